@@ -4,6 +4,7 @@ SlipstreamError                 exit code
 ├── UsageError                  2   type the command differently
 ├── InvalidInputError           1   correct a file or a value
 ├── MissingPartError            1   install or fetch something
+│   └── GatedModelError         1   ask the hub for access
 ├── UnsupportedHostError        1   use another machine
 ├── UnreachableError            1   see to a machine, or the way to it
 └── EngineError                 3   the engine did not get ready, or died
@@ -54,6 +55,10 @@ class InvalidInputError(SlipstreamError):
 
 class MissingPartError(SlipstreamError):
     """Something that can be installed or fetched is not here."""
+
+
+class GatedModelError(MissingPartError):
+    """The hub gives this model only to users whom it knows."""
 
 
 class UnsupportedHostError(SlipstreamError):

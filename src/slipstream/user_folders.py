@@ -1,5 +1,6 @@
 """Where Slipstream and the model hub keep things for this user."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -35,3 +36,17 @@ def _cache_home(environment: Mapping[str, str]) -> Path:
     if named := environment.get("XDG_CACHE_HOME"):
         return Path(named).expanduser()
     return Path(environment.get("HOME") or Path.home()) / ".cache"
+
+
+def find_local(name: str) -> Path:
+    """Return the path that a text names, from the user's home on if it begins with `~`.
+
+    A text that can be no path here (too long, with a null, in the home of nobody) names one that
+    does not exist, so that asking about it does not fail.
+    """
+    try:
+        path = Path(name).expanduser()
+        path.exists()
+    except (OSError, RuntimeError, ValueError):
+        return Path(os.devnull) / "none"
+    return path

@@ -15,7 +15,7 @@
 #include <string.h>
 
 enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7, NO_DRIVER = 9 };
-enum { MOST = 16, MIB = 1 << 20 };
+enum { MOST = 32, MIB = 1 << 20 };
 
 struct device {
     char name[96];

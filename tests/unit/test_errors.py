@@ -21,6 +21,7 @@ def test_exit_codes_are_those_the_house_promises() -> None:
         "UsageError": 2,
         "InvalidInputError": 1,
         "MissingPartError": 1,
+        "GatedModelError": 1,
         "UnsupportedHostError": 1,
         "UnreachableError": 1,
         "EngineError": 3,

@@ -115,13 +115,20 @@ class DraftPart(Record):
 class Conversation(Record):
     """How messages become a prompt, and how an answer becomes messages again."""
 
-    # None: there is no template.
+    # None: there is no template, or it could not be read.
     template: str | None = None
+    # Texts that are known to be in a template that could not be read.
+    marks: tuple[str, ...] = ()
     # Fields of the tokenizer's response_template, by which vLLM's `hf` parsers read an answer.
     response_fields: tuple[str, ...] = ()
     # Whether `<think>` is one token; None if the tokenizer's configuration lists no tokens.
     has_thinking_token: bool | None = None
     sampling: dict[str, float] = Field(default_factory=dict)
+
+    @property
+    def known_text(self) -> str | None:
+        """Return the template, or what is known of it."""
+        return self.template or "\n".join(self.marks) or None
 
 
 class Checkpoint(Record):

@@ -7,7 +7,7 @@ JSON that they announce.
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,10 @@ from slipstream.checkpoints.hub import (
     require_hub_name,
 )
 from slipstream.errors import InvalidInputError, MissingPartError
+from slipstream.user_folders import find_local
 
 INDEX = "model.safetensors.index.json"
+GGUF_MESSAGE = "GGUF is not served, only models with safetensors are"
 MOST_BYTES = 128 << 20  # of a config, a tokenizer or an index; the largest tokenizers have 35 MB
 
 
@@ -181,11 +183,22 @@ class HubFiles(CheckpointFiles):
 
 def open_files(name: str, revision: str | None = None) -> CheckpointFiles:
     """Open a folder if there is one of this name, else a repository of the hub."""
-    folder = Path(name).expanduser()
+    folder = find_local(name)
     if folder.is_dir():
-        return LocalFiles(name=name, origin="folder", gated=False, folder=folder)
+        files = LocalFiles(name=name, origin="folder", gated=False, folder=folder)
+        _require_safetensors(files, [path.name for path in folder.iterdir()])
+        return files
     require_hub_name(name)
     return _open_hub(name, revision)
+
+
+def _require_safetensors(files: CheckpointFiles, present: Iterable[str]) -> None:
+    """Refuse weights that are there as GGUF only."""
+    endings = {Path(name).suffix for name in present}
+    if ".gguf" in endings and ".safetensors" not in endings:
+        base = files.read_base_models()
+        hint = f"slipstream plan {base[0]}" if base else "slipstream models"
+        raise InvalidInputError(f"{files.name}: {GGUF_MESSAGE}", hint=hint)
 
 
 def _open_hub(name: str, revision: str | None) -> CheckpointFiles:
@@ -202,7 +215,7 @@ def _open_hub(name: str, revision: str | None) -> CheckpointFiles:
         if folder is None:
             raise
         return LocalFiles(name=name, revision=folder.name, origin="hub", folder=folder)
-    return HubFiles(
+    files = HubFiles(
         name=name,
         revision=info.sha,
         origin="hub",
@@ -211,3 +224,5 @@ def _open_hub(name: str, revision: str | None) -> CheckpointFiles:
         present={one.rfilename: one.size for one in info.siblings or ()},
         base_models=keep_names(getattr(info.card_data, "base_model", None)),
     )
+    _require_safetensors(files, files.present)
+    return files

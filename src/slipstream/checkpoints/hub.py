@@ -18,7 +18,12 @@ from threading import Thread
 from typing import Any
 
 from slipstream.checkpoints.draft_part import guess_method
-from slipstream.errors import InvalidInputError, MissingPartError, SlipstreamError
+from slipstream.errors import (
+    GatedModelError,
+    InvalidInputError,
+    MissingPartError,
+    SlipstreamError,
+)
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
@@ -185,7 +190,7 @@ def _explain_status(status: int, code: str, name: str, revision: str | None) -> 
             f"{name} has no revision {revision}", hint="name a branch, a tag or a commit of it"
         )
     if code == "GatedRepo" or status == 403:
-        return MissingPartError(
+        return GatedModelError(
             f"{name} is gated, and this user has no access: {answered}",
             hint=f"accept the terms on the hub's page of {name}, then set HF_TOKEN",
         )

@@ -75,8 +75,9 @@ def parse_layers(config: Mapping[str, Any], *, drafter: bool = False) -> tuple[L
     """
     model_type = str(config.get("model_type"))
     config = complete_config(config)
-    if not isinstance(total := config.get("num_hidden_layers"), int):
+    if (total := config.get("num_hidden_layers")) is None:
         return None
+    total = int(total)
     kinds = _list_kinds(config, total, drafter or model_type in _UNIFORM)
     if kinds is None and (expanded := _expand(model_type, config)) is not None:
         config = expanded

@@ -5,6 +5,7 @@ A verb's module is imported only when that verb is run, so `--help` stays fast.
 
 import argparse
 import difflib
+import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -164,7 +165,7 @@ def parse_arguments(
             raise _unknown_verb(name, [f"fleet {one}" for one in FLEET_VERBS])
     verb = load_verb(name)
     own, raw = _split(rest)
-    options = _parse_verb(name, verb, own, environment or {})
+    options = _parse_verb(name, verb, own, raw, environment or {})
     options.raw = raw
     return verb, options, ""
 
@@ -179,22 +180,25 @@ def load_verb(name: str) -> Verb:
 
 
 def _parse_verb(
-    name: str, verb: Verb, words: Sequence[str], environment: Mapping[str, str]
+    name: str,
+    verb: Verb,
+    words: Sequence[str],
+    raw: Sequence[str],
+    environment: Mapping[str, str],
 ) -> argparse.Namespace:
     """Parse a verb's words over the defaults in its user's config.toml."""
     # `slipstream --help` does not pay for these.
-    from pathlib import Path
-
     from slipstream.cli.defaults import apply_defaults, read_config
+    from slipstream.user_folders import find_local
 
     parser = make_verb_parser(name, verb)
     if name == "config" or {"-h", "--help"} & {*words}:
         return parser.parse_args(words)
     table = read_config(environment, ONE_WORD_VERBS).get(name, {})
     configured = apply_defaults(name, parser, table)
-    options = parser.parse_args(words)
+    options = _parse_words(parser, words, raw)
     target = getattr(options, "target", None)
-    if target and configured and Path(target).is_file():
+    if target and configured and find_local(target).is_file():
         from slipstream.cli.planning.plan import list_plan_options
 
         # A saved plan is taken as it is: defaults for making plans do not apply to it.
@@ -202,6 +206,42 @@ def _parse_verb(
         apply_defaults(name, parser, table, without=list_plan_options().keys())
         options = parser.parse_args(words)
     return options
+
+
+def _parse_words(parser: Parser, words: Sequence[str], raw: Sequence[str]) -> argparse.Namespace:
+    """Parse a verb's words; arguments of the engine among them get the command that takes them."""
+    options, unknown = parser.parse_known_args(words)
+    if not unknown:
+        return options
+    own, engine = _take_engine_words(parser, words)
+    if not engine or ENGINE_ARGUMENTS not in (parser.usage or ""):
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    flag = engine[0].partition("=")[0]
+    if flag == "--host" and "--bind" in parser._option_string_actions:
+        raise UsageError("--host is vLLM's; the address to listen on is --bind", hint="--bind HOST")
+    raise UsageError(
+        f"{flag} is vLLM's: its arguments come after --",
+        hint=shlex.join([*parser.prog.split(), *own, "--", *engine, *raw]),
+    )
+
+
+def _take_engine_words(parser: Parser, words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Split off the engine's arguments that are none of the verb's, each with its values."""
+    from slipstream.engines.arguments import read_table
+
+    rows = {flag: row for row in read_table().values() for flag in row["flags"]}
+    rows |= {row["negation"]: row for row in rows.values() if "negation" in row}
+    own, engine, left = list[str](), list[str](), list(words)
+    while left:
+        word = left.pop(0)
+        name, equals, _ = word.partition("=")
+        row = None if name in parser._option_string_actions else rows.get(name.replace("_", "-"))
+        (own if row is None else engine).append(word)
+        takes = row is not None and row["kind"] != "switch" and not equals
+        while row and takes and left and not left[0].startswith("-"):
+            engine.append(left.pop(0))
+            takes = row.get("values") == "many"
+    return own, engine
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -9,7 +9,8 @@ from pydantic import ValidationError
 
 from slipstream.atomic_files import write_atomically
 from slipstream.cli.options import OptionAdder, add_host, natural_number
-from slipstream.cli.planning.plan import PLAN_HINT, add_plan_options, find_host, plan_for, take_plan
+from slipstream.cli.planning.plan import add_plan_options, find_host, make_plan, plan_for
+from slipstream.cli.planning.saved_plans import read_plan, read_saved_plan
 from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights
 from slipstream.deployment.deployment import Deployment, DeploymentList, DeploymentWishes
@@ -23,9 +24,10 @@ from slipstream.fleet.planning.planner import spread_options
 from slipstream.fleet.record import read_fleet
 from slipstream.hardware import Host
 from slipstream.planning import LaunchPlan
-from slipstream.records import describe_faults, read_record
+from slipstream.records import describe_faults
 from slipstream.reporting.deployment import render_hazards
 from slipstream.serving.group.link import MOST_BYTES, read_secret
+from slipstream.user_folders import find_local
 
 ACTIONS = ("kubernetes", "check", "prepare")
 EXAMPLES = """\
@@ -93,9 +95,11 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
             "--raw is for our own chart", hint="slipstream deploy kubernetes TARGET --raw"
         )
     host = find_host(options.host)
-    if Path(options.target).suffix == ".toml":
+    if find_local(options.target).suffix == ".toml":
         return _write_fleet(options, host, screen)
-    plan = take_plan(options, host)
+    # A saved plan is for the machines of the cluster: they compare it with themselves.
+    saved = find_local(options.target).is_file()
+    plan = read_saved_plan(options) if saved else make_plan(options, host)
     deployment = make_deployment(plan, _read_wishes(options, plan))
     text = _render(deployment, options, screen)
     if options.out is not None:
@@ -111,7 +115,7 @@ def _write_fleet(options: argparse.Namespace, host: Host, screen: Screen) -> Exi
         raise UsageError(
             "a fleet has a file for each group", hint="slipstream deploy kubernetes FLEET --out DIR"
         )
-    fleet = read_fleet(Path(options.target))
+    fleet = read_fleet(find_local(options.target))
     deployments, written = list[Deployment](), list[Path]()
     for name, group in fleet.groups.items():
         wishes = spread_options(fleet.find_options(name), group.machines, host)
@@ -184,7 +188,7 @@ def _check(target: str, screen: Screen) -> ExitCode:
 
 def _prepare(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Have a plan's weights here and checked, and write a rank's plan if it is one of several."""
-    plan = read_record(Path(options.target), LaunchPlan, hint=PLAN_HINT)
+    plan = read_plan(find_local(options.target))
     ranked = (options.rank, options.head, options.secret, options.out)
     if any(part is not None for part in ranked) and any(part is None for part in ranked):
         raise UsageError(

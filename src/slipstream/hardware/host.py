@@ -5,11 +5,13 @@ that could not be had is said in `remarks`.
 """
 
 import re
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Literal
 
 from slipstream.errors import UnsupportedHostError
 from slipstream.records import Record
+from slipstream.units import version_tuple
 
 Platform = Literal["linux", "darwin", "windows", "other"]
 Container = Literal["none", "docker", "podman", "kubernetes", "other"]
@@ -18,7 +20,7 @@ Link = Literal["nvlink", "pcie"]
 # Without one of these, oneDNN converts every bfloat16 operand to float32 first.
 BFLOAT16_FEATURES = frozenset({"amx_bf16", "avx512_bf16", "bf16", "svebf16"})
 # Kinds of machine, as recipes and plans name them, by a pattern in the accelerator's name.
-_KINDS = {
+KINDS = {
     r"GB10\b": "gb10",
     r"Thor\b": "jetson-thor",
     r"RTX 5090\b": "rtx-5090",
@@ -167,7 +169,10 @@ class Software(Record):
 
 
 class Host(Record):
-    """One machine at one moment, or `machines` equal ones that are linked."""
+    """One machine at one moment, or `machines` equal ones that are linked.
+
+    `unread_gpu`: there is a GPU that the probe cannot read, one of AMD's.
+    """
 
     schema_version: Literal[1] = 1
     origin: str
@@ -183,6 +188,7 @@ class Host(Record):
     software: Software
     remarks: tuple[str, ...]
     machines: int = 1
+    unread_gpu: bool = False
 
     @property
     def on_rocm(self) -> bool:
@@ -196,7 +202,13 @@ def name_kind(host: Host) -> str | None:
     name = host.accelerators[0].name
     if _UNLIKE.search(name):
         return None
-    return next((kind for part, kind in _KINDS.items() if re.search(part, name)), None)
+    return next((kind for part, kind in KINDS.items() if re.search(part, name)), None)
+
+
+def find_capability(accelerators: Sequence[Accelerator]) -> str | None:
+    """Return the lowest compute capability, such as 12.1."""
+    known = [one.compute_capability for one in accelerators if one.compute_capability]
+    return min(known, key=version_tuple, default=None)
 
 
 def find_obstacle(host: Host) -> UnsupportedHostError | None:

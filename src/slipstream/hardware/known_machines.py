@@ -35,14 +35,22 @@ def load_host(name_or_file: str) -> Host:
     """Return a machine by its name, or from a file that `slipstream probe --json` wrote."""
     if (known := _find_machine(name_or_file)) is not None:
         return known
-    path = Path(name_or_file).expanduser()
-    if not path.exists():
+    if (path := _find_file(name_or_file)) is None:
         raise InvalidInputError(
             f"there is no file {name_or_file}, and no known machine of that name",
             details=(f"known: {', '.join(list_machines())}", f"as {GRAMMAR}"),
             hint="slipstream probe --json > FILE, on that machine",
         )
     return read_record(path, Host, hint="slipstream probe --json > FILE")
+
+
+def _find_file(text: str) -> Path | None:
+    """Return the path of a file, None if there is none or no file can have that name."""
+    try:
+        path = Path(text).expanduser()
+        return path if path.exists() else None
+    except (OSError, RuntimeError):
+        return None
 
 
 def _find_machine(text: str) -> Host | None:

@@ -54,6 +54,7 @@ def find_faults(
         *_find_turboquant_fault(inputs, settings),
         *_find_agent_fault(inputs),
         *_find_pictures_fault(inputs),
+        *_find_gated_faults(inputs),
         *find_conversation_faults(inputs, settings),
         *_find_known_bad(known_bad, inputs, settings),
     ]
@@ -123,7 +124,8 @@ def _find_rocm_fault(inputs: PlanInputs) -> Iterator[Fault]:
             "vLLM's ROCm build drafts on ROCM_ATTN, TRITON_ATTN and, on Instinct with AITER, "
             "ROCM_AITER_FA; no plan of slipstream was tried on an AMD GPU, and drafts on ROCM_ATTN "
             "were slower than plain decoding on MI300X (vllm-project/recipes#601)",
-            f"slipstream compare {inputs.target.name}, on that machine",
+            f"slipstream plan {inputs.target.name} --host {inputs.machine} --json > plan.json, and "
+            "on that machine slipstream compare plan.json",
         )
 
 
@@ -266,6 +268,17 @@ def _find_pictures_fault(inputs: PlanInputs) -> Iterator[Fault]:
             f"{target.architecture or 'its class is unknown, and'} has no vision part",
             f"slipstream plan {target.name}, without --pictures",
         )
+
+
+def _find_gated_faults(inputs: PlanInputs) -> Iterator[Fault]:
+    """Warn about a model whose files were not read and that the hub gives only to some."""
+    for model in (inputs.target, inputs.draft_model):
+        if model is not None and model.gated and not model.complete:
+            yield warn(
+                "gated",
+                f"{model.name} is gated: the hub gives it only to users with access",
+                f"accept the terms on the hub's page of {model.name}, then set HF_TOKEN",
+            )
 
 
 def _find_known_bad(

@@ -6,7 +6,7 @@ from typing import TypeVar
 from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart
 from slipstream.engines.vllm import CPU_BLOCK_TOKENS, GPU_BLOCK_TOKENS, Runner
 from slipstream.engines.vllm_methods import METHODS, Method, find_method
-from slipstream.hardware import Host, name_kind
+from slipstream.hardware import Host, find_capability, name_kind
 from slipstream.hardware.host import Accelerator
 from slipstream.planning.settings import Choice, EngineOptions
 from slipstream.planning.settings.options import PlanOptions
@@ -62,8 +62,7 @@ class PlanInputs:
     @property
     def capability(self) -> str | None:
         """Return the lowest compute capability of the accelerators used, such as 12.1."""
-        known = [one.compute_capability for one in self.accelerators if one.compute_capability]
-        return min(known, key=version_tuple, default=None)
+        return find_capability(self.accelerators)
 
     @property
     def capability_major(self) -> int | None:

@@ -11,10 +11,15 @@ from slipstream.checkpoints.pairing import Fault
 from slipstream.engines import sglang, vllm
 from slipstream.engines.arguments import render_argument, render_arguments
 from slipstream.engines.vllm_methods import find_method
+from slipstream.hardware import Host, find_capability, name_kind
 from slipstream.planning.group import Group
 from slipstream.planning.settings import SPECULATION, Choice, EngineSettings, Source, Speculation
 from slipstream.planning.settings.options import PlanOptions
 from slipstream.records import Record
+from slipstream.units import show_bytes
+
+# Of one kind of accelerator drivers report slightly different sizes.
+SAME_MEMORY = 0.95
 
 
 class Decision(Record):
@@ -96,6 +101,8 @@ class LaunchPlan(Record):
     options: PlanOptions
     machine: str | None
     capability: str | None
+    # CPU threads that the engine computes on, None on accelerators.
+    threads: int | None = None
     recipe: str | None
     settings: EngineSettings
     environment: dict[str, Choice[str]]
@@ -142,6 +149,11 @@ class LaunchPlan(Record):
         return trust is not None and trust.value
 
     @property
+    def is_tuned(self) -> bool:
+        """Return whether a setting or variable was measured."""
+        return any(one.source == "measured" for one in (*self.decisions, *self.variables))
+
+    @property
     def decisions(self) -> tuple[Decision, ...]:
         return tuple(self._list_decisions())
 
@@ -156,6 +168,28 @@ class LaunchPlan(Record):
         headless = self.settings.headless
         command = vllm.HEADLESS_COMMAND if headless and headless.value else vllm.COMMAND
         return [*command, *render_arguments(self.settings.list_arguments())]
+
+    def find_mismatch(self, host: Host) -> str | None:
+        """Return in which way a machine is not of the kind that this is planned for."""
+        if host.unread_gpu and self.capability is None and self.machine != "cpu":
+            return None  # made for a GPU of AMD, which the probe does not see
+        nodes = self.settings.nodes.value if self.settings.nodes else 1
+        needed = max(1, self.settings.local_accelerators // nodes)
+        used = host.accelerators[:needed]
+        total = min((one.memory_total_bytes or 0 for one in used), default=host.memory.total_bytes)
+        least = self.memory.device_bytes if used else self.memory.usable_bytes
+        pairs = {
+            "machine": (self.machine, name_kind(host) or used[0].name),
+            "accelerators": (needed if self.capability else None, len(used)),
+            "compute capability": (self.capability, find_capability(used)),
+            "CPU threads": (self.threads, host.processor.usable_threads),
+        }
+        for what, (planned, here) in pairs.items():
+            if planned is not None and here is not None and planned != here:
+                return f"{what} {planned}, here {here}"
+        if total and least and total < least * SAME_MEMORY:
+            return f"{show_bytes(least)} of memory, here {show_bytes(total)}"
+        return None
 
     def sglang_argv(self) -> tuple[list[str], list[str]]:
         """Return SGLang's command line for the same plan, and what it has no counterpart for."""

@@ -55,6 +55,7 @@ def make_plan(
         options=options,
         machine=inputs.machine,
         capability=inputs.capability,
+        threads=host.processor.usable_threads if inputs.on_cpu else None,
         recipe=recipe.name if recipe else None,
         settings=settings,
         environment={**placement.decide_environment(inputs), **patches.name_patches(patched)},

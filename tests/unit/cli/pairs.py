@@ -7,7 +7,9 @@ from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_co
 from tests.unit.proving_ground.test_untrained_drafter import TARGET
 from tests.unit.serving.weights.pieces import make_shard
 
-CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **TARGET}
+# Heads that two machines can share.
+HEADS = {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64}
+CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **TARGET, **HEADS}
 
 
 def write_pair(folder: Path, *, target: str = "target", weights: bool = False) -> list[str]:

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from slipstream.hardware import Host, list_machines, load_host
+from slipstream.planning import make_options, make_plan
 from tests.judge.build import build_fakes
+from tests.unit.planning.pieces import DRAFTER, TARGET
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 MIG = {"FAKE_GPU": "h100", "FAKE_GPU_MIG": "40448,20096"}
@@ -55,7 +57,8 @@ CASES: dict[str, dict[str, str]] = {
     "mig-unknown": MIG | {VARIABLE: "MIG-dd"},
     "mig-empty": {"FAKE_GPU": "h100", "FAKE_GPU_MIG": "0"},
     "used": {"FAKE_GPU": "rtx-5090", "FAKE_GPU_USERS": "7:300,4711:29000"},
-    **{f"machine {name}": {"FAKE_GPU": name} for name in NVIDIA},
+    "one": {"FAKE_GPU": "h100"},
+    "all": {"FAKE_GPU": ",".join(NVIDIA)},
     **{
         f"form {value}": {"FAKE_GPU": "h100:3"} | ({} if value is None else {VARIABLE: value})
         for value, _, _ in FORMS
@@ -109,17 +112,20 @@ def test_the_command_itself_finds_the_driver(environment: dict[str, str]) -> Non
 
 
 @pytest.mark.parametrize("name", NVIDIA)
-def test_a_machine_is_read_as_it_ships(name: str, hosts: dict[str, Host]) -> None:
-    host, shipped = hosts[f"machine {name}"], load_host(name)
-    ((one,), (expected,)) = (host.accelerators, shipped.accelerators)
+def test_an_accelerator_is_read_as_it_ships(name: str, hosts: dict[str, Host]) -> None:
+    memory, index = hosts["all"].memory, NVIDIA.index(name)
+    (expected,) = load_host(name).accelerators
+    changes: dict[str, object] = {"index": index, "link": "pcie"}
     if expected.memory_kind == "unified":
-        sizes = {
-            "memory_total_bytes": host.memory.total_bytes,
-            "memory_available_bytes": host.memory.available_bytes,
-        }
-        expected = expected.model_copy(update=sizes)
-    assert one == expected
-    assert host.remarks == shipped.remarks
+        changes["memory_total_bytes"] = memory.total_bytes
+        changes["memory_available_bytes"] = memory.available_bytes
+    assert hosts["all"].accelerators[index] == expected.model_copy(update=changes)
+
+
+def test_one_gpu_has_no_link_and_nothing_to_remark(hosts: dict[str, Host]) -> None:
+    assert hosts["one"].accelerators == load_host("h100").accelerators
+    assert hosts["one"].remarks == ()
+    assert hosts["one"].software.cuda_driver == "13.0"
 
 
 @pytest.mark.parametrize(("value", "indices", "remark"), FORMS)
@@ -198,3 +204,24 @@ def test_who_uses_the_memory_is_listed_the_largest_first(hosts: dict[str, Host])
     unused = load_host("rtx-5090").accelerators[0].memory_available_bytes
     assert unused is not None
     assert one.memory_available_bytes == unused - (29300 << 20)
+
+
+def test_a_plan_for_a_slice_says_so_and_an_unknown_size_is_unknown(hosts: dict[str, Host]) -> None:
+    known, unknown, whole = (
+        make_plan(hosts[case], TARGET, DRAFTER, None, make_options())
+        for case in ("mig", "mig-unknown", "one")
+    )
+    assert known.memory.device_bytes == 40448 << 20
+    assert known.memory.unknown == ()
+    assert set(hosts["mig"].remarks) <= set(known.notes)
+    assert unknown.memory.device_bytes is None
+    assert unknown.memory.unknown == ("memory of the accelerator",)
+    assert set(hosts["mig-unknown"].remarks) <= set(unknown.notes)
+    assert (known.machine, whole.machine) == (None, "h100")
+
+
+def test_a_refusal_for_want_of_memory_says_who_has_it(hosts: dict[str, Host]) -> None:
+    made = make_plan(hosts["used"], TARGET, DRAFTER, None, make_options())
+    assert [fault.code for fault in made.refusals] == ["memory"]
+    assert "pid 4711" in made.refusals[0].message
+    assert "pid 7" not in made.refusals[0].message

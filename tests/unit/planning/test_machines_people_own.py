@@ -20,7 +20,15 @@ from slipstream.recipes import load_drafters, load_known_bad, load_models, load_
 from tests.judge.checkpoints import list_targets, read_known
 from tests.snapshots import read_snapshot
 
-ALONE = ("rtx-4080-super", "rtx-3090", "rtx-4090", "rtx-5090", "rtx-pro-6000", "a100-40", "a100-80")
+ALONE: tuple[str, ...] = (
+    "rtx-4080-super",
+    "rtx-3090",
+    "rtx-4090",
+    "rtx-5090",
+    "rtx-pro-6000",
+    "a100-40",
+    "a100-80",
+)
 ALONE += ("l4", "l40s", "h100", "h200", "b200", "b300", "gb10")
 SEVERAL = tuple(
     f"{machine}x{count}"

@@ -21,13 +21,8 @@ from slipstream.cli.measuring.measuring_options import (
 )
 from slipstream.cli.options import OptionAdder, add_accept_changes
 from slipstream.cli.planning.method_plans import plan_methods
-from slipstream.cli.planning.plan import (
-    PLAN_HINT,
-    TARGET_OR_PLAN_HELP,
-    add_plan_options,
-    plan_plain,
-    take_plan,
-)
+from slipstream.cli.planning.plan import TARGET_OR_PLAN_HELP, add_plan_options, plan_plain
+from slipstream.cli.planning.saved_plans import adapt_plan, read_plan, take_plan
 from slipstream.cli.reports import require_writable, show_report, write_report
 from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights
@@ -48,13 +43,13 @@ from slipstream.measuring.machine_watch import make_watch
 from slipstream.measuring.verifying.verification import SAMPLES
 from slipstream.planning import LaunchPlan
 from slipstream.recipes.recipe import HUB_NAME
-from slipstream.records import read_record
 from slipstream.reporting.measuring.certificate import describe_contribution
 from slipstream.reporting.measuring.comparison import describe_comparison, render_comparison_html
 from slipstream.reporting.report import render_text
 from slipstream.reporting.serving.doctor import render_bundle
 from slipstream.serving.run import expected_phases, find_runs_root
 from slipstream.serving.supervision.engine_process import require_accepted
+from slipstream.user_folders import find_local
 
 EXAMPLES = """\
 # drafted against plain decoding at concurrency 1 and 8, with an HTML report
@@ -100,7 +95,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Measure the plans in turns and print which one to use."""
     require_writable(options.html, options.markdown, options.recipe)
     host = find_engine_host()
-    arms, logs = _find_arms(options, host), find_log_folder("compare")
+    arms, logs = _find_arms(options, host, screen), find_log_folder("compare")
     if options.recipe is not None:
         return _run_recipe(options, host, arms, screen, logs)
     done = measure(options, host, arms, screen, logs)
@@ -230,16 +225,16 @@ def _require_publishable(options: argparse.Namespace, arms: tuple[ComparedArm, .
     return Published(options.recipe.stem, target, drafter, options.by)
 
 
-def _find_arms(options: argparse.Namespace, host: Host) -> tuple[ComparedArm, ...]:
+def _find_arms(options: argparse.Namespace, host: Host, screen: Screen) -> tuple[ComparedArm, ...]:
     """Return the arms, the baseline first."""
-    if options.users is None and not Path(options.target).is_file():
+    if options.users is None and not find_local(options.target).is_file():
         options.users = max(read_concurrencies(options))
     if options.methods is not None:
         arms = plan_methods(options, host)
     elif options.against is not None:
-        arms = _read_against(options, host)
+        arms = _read_against(options, host, screen)
     else:
-        plan = take_drafting_plan(options, host, to="compare")
+        plan = take_drafting_plan(options, host, screen, to="compare")
         plain = ComparedArm(name=PLAIN, plan=plan_plain(plan, host))
         arms = (plain, ComparedArm(name="drafted", plan=plan))
     for arm in arms:
@@ -247,9 +242,11 @@ def _find_arms(options: argparse.Namespace, host: Host) -> tuple[ComparedArm, ..
     return arms
 
 
-def _read_against(options: argparse.Namespace, host: Host) -> tuple[ComparedArm, ...]:
+def _read_against(
+    options: argparse.Namespace, host: Host, screen: Screen
+) -> tuple[ComparedArm, ...]:
     """Return the saved plans and then the target's own as arms."""
-    files = [*options.against, Path(options.target)]
+    files = [*options.against, find_local(options.target)]
     names = [file.stem for file in files]
     if len(set(names)) < len(names):
         names = [str(file.with_suffix("")) for file in files]
@@ -258,8 +255,8 @@ def _read_against(options: argparse.Namespace, host: Host) -> tuple[ComparedArm,
             f"compare up to {len(LETTERS)} plans in different files, not {', '.join(names)}",
             hint="slipstream compare PLAN --against PLAN ...",
         )
-    saved = [read_record(file, LaunchPlan, hint=PLAN_HINT) for file in options.against]
-    plans = (*saved, take_plan(options, host))
+    saved = [adapt_plan(file, read_plan(file), host, screen) for file in options.against]
+    plans = (*saved, take_plan(options, host, screen))
     return tuple(ComparedArm(name=n, plan=plan) for n, plan in zip(names, plans, strict=True))
 
 

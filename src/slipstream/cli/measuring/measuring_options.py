@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.cli.options import OptionAdder, natural_number
-from slipstream.cli.planning.plan import take_plan
+from slipstream.cli.planning.saved_plans import take_plan
 from slipstream.cli.screen import Screen
 from slipstream.engines.vllm import find_versions, require_engine
 from slipstream.errors import InvalidInputError
@@ -154,9 +154,11 @@ def find_log_folder(verb: str) -> Path:
     return slipstream_cache(os.environ) / verb / f"{datetime.now(UTC):%Y%m%d-%H%M%S}"
 
 
-def take_drafting_plan(options: argparse.Namespace, host: Host, *, to: str) -> LaunchPlan:
+def take_drafting_plan(
+    options: argparse.Namespace, host: Host, screen: Screen, *, to: str
+) -> LaunchPlan:
     """Return the plan that the options name or make, which has to draft."""
-    plan = take_plan(options, host)
+    plan = take_plan(options, host, screen)
     require_accepted(plan)
     if plan.speculation is None or (to == "tune" and plan.drafter is None):
         raise InvalidInputError(

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-from pathlib import Path
 
 from slipstream.checkpoints import read_checkpoint
 from slipstream.cli.arguments import ENGINE_ARGUMENTS
@@ -29,6 +28,7 @@ from slipstream.reporting.tuning.tuning import describe_tuning, render_tuning_ht
 from slipstream.serving.supervision.engine_process import require_accepted
 from slipstream.tuning.goal import Goal, parse_goal
 from slipstream.tuning.tuner import LEAST_STARTS, Tuner
+from slipstream.user_folders import find_local
 
 USUAL_SEQUENCES = 8
 
@@ -81,7 +81,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     _check(options, starts)
     goal = parse_goal([options.goal])
     host, wishes = find_engine_host(), _read_wishes(options, goal)
-    plan = take_drafting_plan(wishes, host, to="tune")
+    plan = take_drafting_plan(wishes, host, screen, to="tune")
     others = plan_other_methods(wishes, methods, host, plan)
     for other in others.values():
         require_accepted(other)
@@ -136,7 +136,7 @@ def _check(options: argparse.Namespace, starts: int) -> None:
 def _read_wishes(options: argparse.Namespace, goal: Goal) -> argparse.Namespace:
     wishes = argparse.Namespace(**vars(options))
     wishes.goal = "latency"
-    if Path(options.target).is_file():
+    if find_local(options.target).is_file():
         return wishes
     if goal.name == "throughput":
         wishes.goal = "throughput"

@@ -80,7 +80,8 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         return _check_run(folder, options, screen)
     options.prompts = options.prompts or PROMPTS
     host = find_engine_host()
-    certificate = examine(options, host, take_drafting_plan(options, host, to="verify"), screen)
+    plan = take_drafting_plan(options, host, screen, to="verify")
+    certificate = examine(options, host, plan, screen)
     report = describe_certificate(certificate)
     text = f"{certificate.outcome.upper()}: {render_text(report)}"
     show_report(certificate, report, render_certificate_html, options, screen, text)

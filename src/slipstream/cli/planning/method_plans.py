@@ -3,9 +3,8 @@
 import argparse
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from pathlib import Path
 
-from slipstream.cli.planning.plan import plan_plain, take_plan
+from slipstream.cli.planning.plan import make_plan, plan_plain
 from slipstream.engines.vllm_methods import METHOD_NAMES, METHODS
 from slipstream.errors import InvalidInputError, UsageError
 from slipstream.hardware import Host
@@ -13,6 +12,7 @@ from slipstream.measuring.comparing.comparison import ComparedArm
 from slipstream.measuring.comparing.design import LETTERS
 from slipstream.measuring.comparing.verdict import PLAIN
 from slipstream.planning import LaunchPlan
+from slipstream.user_folders import find_local
 
 HINT = "slipstream compare TARGET --methods dflash=DRAFTER ngram plain"
 
@@ -26,7 +26,7 @@ def plan_methods(options: argparse.Namespace, host: Host) -> tuple[ComparedArm, 
             f"--methods takes 2 to {len(LETTERS)} methods, not {len(drafters)}", hint=HINT
         )
     arms = [
-        ComparedArm(name=name, plan=_take_plan(options, name, drafter, host))
+        ComparedArm(name=name, plan=_plan_method(options, name, drafter, host))
         for name, drafter in drafters.items()
         if name != PLAIN
     ]
@@ -45,12 +45,17 @@ def plan_other_methods(
     options: argparse.Namespace, drafters: Mapping[str, str | None], host: Host, chosen: LaunchPlan
 ) -> dict[str, LaunchPlan]:
     """Plan the target of a plan with each other method; plain is none of them."""
+    if drafters and find_local(options.target).is_file():
+        raise UsageError(
+            "--methods and a saved plan exclude each other",
+            hint=f"slipstream tune {chosen.target} --methods {min(drafters)}",
+        )
     known = {PLAIN, chosen.speculation.method.value if chosen.speculation else PLAIN}
     if repeated := known & drafters.keys():
         raise UsageError(
             f"{min(repeated)} is measured anyway", hint=f"leave {min(repeated)} out of --methods"
         )
-    return {name: _take_plan(options, name, drafter, host) for name, drafter in drafters.items()}
+    return {name: _plan_method(options, name, drafter, host) for name, drafter in drafters.items()}
 
 
 def _require_no_other_choice(options: argparse.Namespace) -> None:
@@ -58,7 +63,7 @@ def _require_no_other_choice(options: argparse.Namespace) -> None:
         "--against": options.against,
         "--method": options.method != "auto",
         "--drafter": options.drafter,
-        "a saved plan": Path(options.target).is_file(),
+        "a saved plan": find_local(options.target).is_file(),
     }
     if excluded := [name for name, value in others.items() if value]:
         raise UsageError(f"--methods and {excluded[0]} exclude each other", hint=HINT)
@@ -83,8 +88,8 @@ def read_methods(words: Sequence[str]) -> dict[str, str | None]:
     return drafters
 
 
-def _take_plan(
+def _plan_method(
     options: argparse.Namespace, method: str, drafter: str | None, host: Host
 ) -> LaunchPlan:
     changed = {**vars(options), "method": method, "drafter": drafter}
-    return take_plan(argparse.Namespace(**changed), host)
+    return make_plan(argparse.Namespace(**changed), host)

@@ -6,7 +6,8 @@ import os
 from slipstream.checkpoints import Checkpoint, read_checkpoint
 from slipstream.checkpoints.pairing import pair
 from slipstream.cli.options import OptionAdder, add_host
-from slipstream.cli.planning.plan import TARGET_HELP, find_folder, find_host, load_library
+from slipstream.cli.planning.plan import TARGET_HELP, find_host, load_library
+from slipstream.cli.planning.targets import find_target
 from slipstream.cli.screen import Screen
 from slipstream.engines.vllm import find_engine_faults
 from slipstream.errors import ExitCode, InvalidInputError
@@ -56,7 +57,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         return _check_pair(options, screen)
     if options.recipe or options.target is None or set(options.target) & set("*?["):
         return _list_pairs(options, screen)
-    target = find_folder(options.target)
+    target = find_target(options.target)
 
     def read(name: str, *, tokenizer: bool) -> Checkpoint:
         revision = options.revision if name == target else None
@@ -85,6 +86,8 @@ def _list_pairs(options: argparse.Namespace, screen: Screen) -> ExitCode:
 
 def _check_pair(options: argparse.Namespace, screen: Screen) -> ExitCode:
     with screen.busy(f"reading {options.target} and {options.drafter}"):
+        for name in (options.target, options.drafter):
+            find_target(name)
         target = read_checkpoint(options.target, options.revision)
         drafter = read_checkpoint(options.drafter)
     pairing = pair(target, drafter, draft_length=options.k, context=options.context)

@@ -5,12 +5,12 @@ import os
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 
 from slipstream.checkpoints import read_checkpoint
 from slipstream.checkpoints.hub import search_drafters
 from slipstream.cli.arguments import ENGINE_ARGUMENTS
 from slipstream.cli.options import OptionAdder, add_host
+from slipstream.cli.planning.targets import find_target, with_whole_paths
 from slipstream.cli.screen import Screen
 from slipstream.engines import sglang
 from slipstream.engines.vllm_methods import METHOD_NAMES
@@ -21,7 +21,12 @@ from slipstream.planning.drafters.library import Library, ReadCheckpoint
 from slipstream.planning.drafters.resolution import plan_target
 from slipstream.planning.plan import DifferenceList, diff_plans
 from slipstream.planning.settings.container_variables import read_container_variables
-from slipstream.planning.settings.scheduling import AGENT_CONTEXT, CPU_CONTEXT, DEFAULT_CONTEXT
+from slipstream.planning.settings.scheduling import (
+    AGENT_CONTEXT,
+    CPU_CONTEXT,
+    DEFAULT_CONTEXT,
+    USUAL_LENGTH,
+)
 from slipstream.recipes import load_drafters, load_known_bad, load_models, load_recipes_for
 from slipstream.records import read_record
 from slipstream.reporting.text.plan import render_difference, render_plan, render_sglang
@@ -67,16 +72,24 @@ def add_plan_options(add: OptionAdder, *, goals: bool = True) -> None:
         default="auto",
         choices=("auto", *METHOD_NAMES),
     )
-    add("--k TOKENS", "draft length, in tokens per step (default: by recipe, drafter and --users)")
+    add(
+        "--k TOKENS",
+        "draft length, in tokens per step (default: the longest that the drafter makes)",
+    )
     text = "plan plain decoding, without drafts; the same as --method plain"
     method("--no-speculation", text, dest="method", action="store_const", const="plain")
     add = add.group("capacity")
     add(
         "--context TOKENS",
         "longest sequence, prompt and answer together (default: the recipe's, else "
-        f"{DEFAULT_CONTEXT}, on a CPU {CPU_CONTEXT}, for agents {AGENT_CONTEXT})",
+        f"{DEFAULT_CONTEXT}, on a CPU {CPU_CONTEXT}, for agents {AGENT_CONTEXT}; less if it does "
+        "not fit)",
     )
-    add("--users N", "maximum concurrent sequences (default: the recipe's, else by --goal)")
+    add(
+        "--users N",
+        "maximum concurrent sequences (default: the recipe's, else as many of "
+        f"{USUAL_LENGTH} tokens as the cache holds)",
+    )
     if goals:
         add(
             "--goal GOAL",
@@ -109,19 +122,6 @@ def list_plan_options() -> dict[str, object]:
     return vars(add.parser.parse_args([]))
 
 
-def require_no_plan_options(options: argparse.Namespace, why: str, hint: str) -> None:
-    """Raise if an option would change a plan that is already made."""
-    changed = [
-        f"--{name.removeprefix('default_').replace('_', '-')}"
-        for name, default in list_plan_options().items()
-        if getattr(options, name, default) != default
-    ]
-    if options.raw:
-        changed.append("--")
-    if changed:
-        raise UsageError(f"{why}, without {', '.join(changed)}", hint=f"{hint} [options]")
-
-
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Make a plan and print it; the exit code is 1 if it is refused."""
     if options.diff is not None:
@@ -141,15 +141,6 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     text = render_sglang(plan) if options.sglang else render_plan(plan, explain=options.explain)
     screen.show_data(text=text, document=plan.to_json())
     return ExitCode.EXPECTED_FAILURE if plan.refusals else ExitCode.DONE
-
-
-def take_plan(options: argparse.Namespace, host: Host) -> LaunchPlan:
-    """Return a saved plan unchanged, or make one."""
-    saved = Path(options.target or "")
-    if not saved.is_file():
-        return make_plan(options, host)
-    require_no_plan_options(options, "a saved plan cannot be changed", PLAN_HINT)
-    return read_record(saved, LaunchPlan, hint=PLAN_HINT)
 
 
 def make_plan(options: argparse.Namespace, host: Host) -> LaunchPlan:
@@ -182,20 +173,25 @@ def plan_for(
     host: Host, target: str, options: PlanOptions, *, notes: tuple[str, ...] = ()
 ) -> LaunchPlan:
     """Plan a target on a machine, with recipes and checkpoints as every verb finds them."""
-    return plan_target(
+    plan = plan_target(
         host,
-        find_folder(target),
-        options.rename_drafter(find_folder),
+        find_target(target),
+        with_whole_paths(options),
         load_library(),
         known_bad=load_known_bad(),
         notes=notes,
     )
+    return _suggest_demo(plan) if plan.machine == "cpu" else plan
 
 
-def find_folder(name: str) -> str:
-    """Return a local folder by its absolute path, so that a saved plan works from any folder."""
-    folder = Path(name).expanduser()
-    return str(folder.resolve()) if folder.is_dir() else name
+def _suggest_demo(plan: LaunchPlan) -> LaunchPlan:
+    """Name what a machine without an accelerator can do instead of a model too big for it."""
+    hint = f"slipstream demo, or for another machine: slipstream plan {plan.target} --host gb10"
+    refusals = tuple(
+        fault.model_copy(update={"hint": hint}) if fault.code == "memory" else fault
+        for fault in plan.refusals
+    )
+    return plan.model_copy(update={"refusals": refusals})
 
 
 def load_library(read: ReadCheckpoint = read_checkpoint) -> Library:

@@ -7,16 +7,11 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 from slipstream.cli.arguments import ENGINE_ARGUMENTS
 from slipstream.cli.options import OptionAdder
-from slipstream.cli.planning.plan import (
-    add_chat_options,
-    add_plan_options,
-    require_no_plan_options,
-    take_plan,
-)
+from slipstream.cli.planning.plan import add_chat_options, add_plan_options
+from slipstream.cli.planning.saved_plans import require_no_plan_options, take_plan
 from slipstream.cli.screen import Screen
 from slipstream.cli.serving.serve_options import (
     add_access_options,
@@ -65,6 +60,7 @@ from slipstream.serving.supervision.chronicle import Chronicle
 from slipstream.serving.supervision.engine_process import require_accepted
 from slipstream.serving.supervision.follower import Follower
 from slipstream.serving.supervision.supervisor import SIGNALS, Supervisor
+from slipstream.user_folders import find_local
 
 EXAMPLES = """\
 # serve a model on this machine, in the background
@@ -123,10 +119,10 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Serve until a signal or `slipstream stop` ends it."""
     environment, now = os.environ, datetime.now(UTC)
     host = read_host(this_machine(environment, now))
-    before = RunFolder(Path(options.target or "").absolute())
+    before = RunFolder(find_local(options.target or "").absolute())
     earlier = before.read() if options.target and before.record.is_file() else None
     with screen.busy("reading checkpoints and planning"):
-        plan, terms = _find_plan(options, earlier, host)
+        plan, terms = _find_plan(options, earlier, host, screen)
     if plan.group is not None and plan.group.is_follower:
         terms = terms.model_copy(update={"gated": False})
     if options.unit:
@@ -208,12 +204,12 @@ def _check_address(serving: _Serving, address: Address, now: datetime) -> tuple[
 
 
 def _find_plan(
-    options: argparse.Namespace, earlier: Run | None, host: Host
+    options: argparse.Namespace, earlier: Run | None, host: Host, screen: Screen
 ) -> tuple[LaunchPlan, Terms]:
     """Return the plan of a run or file, or a new one; terms are checked before planning."""
     if earlier is not None:
         require_no_plan_options(
-            options, "a run is served again with its own plan", "slipstream serve TARGET"
+            options, "a run is served again with its own plan", "slipstream serve TARGET [options]"
         )
         return leave_trial(earlier)[0], read_terms(options, earlier.terms)
     terms = Terms(keys_file=find_key_file(os.environ))
@@ -222,10 +218,10 @@ def _find_plan(
             hint = "slipstream serve TARGET; with --from-env MODEL_PATH names it"
             raise UsageError("TARGET is missing", hint=hint)
         require_readable(os.environ)
-    elif Path(options.target).is_file():
-        terms = terms.model_copy(update={"plan_file": Path(options.target).resolve()})
+    elif find_local(options.target).is_file():
+        terms = terms.model_copy(update={"plan_file": find_local(options.target).resolve()})
     terms = read_terms(options, terms)
-    return take_plan(options, host), terms
+    return take_plan(options, host, screen), terms
 
 
 def _set_gate(plan: LaunchPlan, terms: Terms, folder: RunFolder) -> LaunchPlan:

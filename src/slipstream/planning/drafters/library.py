@@ -13,7 +13,10 @@ from slipstream.recipes.recipe import KnownModel, PublishedDrafter, Recipe
 # What two descriptions of the same files cannot disagree about.
 _IDENTITY = ("hidden_size", "layer_count")
 _DRAFT_IDENTITY = ("family", "block_size", "target_layer_ids")
-_COMPLETED = ("hidden_size", "attention_heads", "vocabulary_size", "context", "dtype", "weights")
+_COMPLETED = (
+    *("hidden_size", "attention_heads", "vocabulary_size", "context", "dtype", "weights"),
+    *("conversation", "predicting_layers", "gated"),
+)
 
 
 SearchHub = Callable[[tuple[str, ...]], tuple[HubDrafter, ...]]
@@ -51,20 +54,23 @@ class Library:
         for entry in self.load_drafters():
             if (entry.drafter or "").lower() == name.lower():
                 return entry.facts or _describe_bare(entry)
-        known = self._find_model(name)
+        known = self.find_model(name)
         return None if known is None else known.describe(name)
 
-    def list_builds(self, name: str) -> tuple[str, ...]:
-        """Return the published builds of the same model, the largest first."""
-        known = self._find_model(name)
-        builds = sorted(known.builds, key=lambda build: -build.total_bytes) if known else []
-        return tuple(build.name for build in builds if build.name.lower() != name.lower())
-
-    def _find_model(self, name: str) -> KnownModel | None:
-        stem = name_stem(name)
-        return next(
-            (model for model in self.load_models() if name_stem(model.facts.name) == stem), None
+    def list_smaller_builds(self, name: str) -> tuple[str, ...]:
+        """Return the smaller published builds of the same model, the largest first."""
+        model = self.find_model(name)
+        own = model.describe(name).weights if model else None
+        builds = sorted(model.builds if model else (), key=lambda build: -build.total_bytes)
+        return tuple(
+            build.name for build in builds if own is None or build.total_bytes < own.total_bytes
         )
+
+    def find_model(self, name: str) -> KnownModel | None:
+        """Return the known model that a name is of, or is a build of."""
+        stem = name_stem(name)
+        models = (model for model in self.load_models() if name_stem(model.facts.name) == stem)
+        return next(models, None)
 
     def knows(self, name: str) -> bool:
         """Return whether a name is that of a published drafter, or of what one was made for."""

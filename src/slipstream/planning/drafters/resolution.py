@@ -6,7 +6,7 @@ from typing import Literal
 from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart
 from slipstream.checkpoints.draft_part import guess_family
 from slipstream.engines.vllm_methods import METHODS
-from slipstream.errors import InvalidInputError, MissingPartError
+from slipstream.errors import GatedModelError, InvalidInputError, MissingPartError
 from slipstream.hardware import Host, name_kind
 from slipstream.planning.alternatives import name_alternatives
 from slipstream.planning.drafters.candidates import DrafterList, list_candidates
@@ -60,7 +60,7 @@ def plan_target(
         return _plan_once(there, name, changed, remembered, known_bad, notes)
 
     plan = plan_once(host, target, options)
-    return name_alternatives(plan, host, plan_once, remembered.list_builds(target))
+    return name_alternatives(plan, host, plan_once, remembered.list_smaller_builds(target))
 
 
 def _plan_once(
@@ -94,7 +94,7 @@ def report_model(target: str, machine: str | None, library: Library) -> ModelRep
     known = facts.find_target(target)
     return ModelReport(
         target=known,
-        notes=tuple(facts.notes),
+        notes=facts.list_notes(),
         recipes=find_recipes(library.find_recipes(target), target=target),
         drafters=list_candidates(known, machine, library),
     )
@@ -115,7 +115,6 @@ def resolve(target: str, options: PlanOptions, machine: str | None, library: Lib
         wanted = method.value if method else requested
         known = facts.find_target(target)
         listed = list_candidates(known, machine, library, wanted)
-        facts.notes.append(f"hub {listed.hub}")
         found = _take_best(listed)
         if found is None and wanted is not None:
             raise _refuse_method(listed, wanted)
@@ -163,10 +162,12 @@ def _take_best(listed: DrafterList) -> FoundDrafter | None:
 
 def _fall_back(listed: DrafterList, target: Checkpoint, goal: Goal) -> Choice[str]:
     """Choose how to draft without a drafter: by the target's own heads, from the text, or not."""
-    known = len(listed.candidates)
-    lacking = f"no known drafter can be chosen automatically, of {known}" if known else NO_DRAFTER
-    why = f"{lacking} (slipstream models {listed.target}; hub {listed.hub})"
-    if target.predicting_layers:
+    known = sum(one.drafter is not None for one in listed.candidates)
+    why = f"none of the known drafters can be chosen, of {known}" if known else NO_DRAFTER
+    if known or listed.hub.startswith("not searched"):
+        why += f" (slipstream models {listed.target})"
+    heads = any(one.drafter is None and one.method == "mtp" for one in listed.candidates)
+    if target.predicting_layers or (target.predicting_layers is None and heads):
         because = f"{why}; the target has MTP layers, which keep the prefix cache"
         return Choice("mtp", "checkpoint", because)
     if goal == "throughput":
@@ -215,11 +216,15 @@ class _Facts:
 
     recipe: Recipe | None
     library: Library
-    notes: list[str] = field(default_factory=list)
+    unread: dict[str, str] = field(default_factory=dict)
     target: Checkpoint | None = None
 
     def list_notes(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(self.notes))
+        """Say in one line which models were not read, and what stood in for their files."""
+        if not self.unread:
+            return ()
+        known = ", ".join(f"{name} from {source}" for name, source in self.unread.items())
+        return (f"the hub could not be read; known are {known} (slipstream models NAME)",)
 
     def find_target(self, name: str, *, tokenizer: bool = False) -> Checkpoint:
         """Return the target's facts, read once, or once more for its tokenizer."""
@@ -239,19 +244,24 @@ class _Facts:
     def _find(self, name: str, facts: Checkpoint | None, *, tokenizer: bool) -> Checkpoint:
         try:
             return self.library.read(name, tokenizer=tokenizer)
-        except MissingPartError:
-            known = self.library.describe(name)
-            recipe = f"recipe {self.recipe.name}" if self.recipe else "the index"
-            if facts is not None:
-                self._note(f"{name} is known from {recipe} ({facts.source})")
-                return complete_facts(facts, known)
-            if known is not None:
-                self._note(f"{name} is known from the index ({known.source})")
-                return known
-            if self.recipe is None and not self.library.knows(name):
+        except MissingPartError as fault:
+            found = self._recall(name, facts)
+            if found is None:
                 raise
-            self._note(f"nothing is known about {name} but its name")
-            return Checkpoint(name=name, source=recipe)
+            gated = isinstance(fault, GatedModelError)
+            return found.model_copy(update={"gated": True}) if gated else found
 
-    def _note(self, text: str) -> None:
-        self.notes.append(f"{text}: the hub could not be read")
+    def _recall(self, name: str, facts: Checkpoint | None) -> Checkpoint | None:
+        """Return what the recipe and the library say of a model, None if they do not know it."""
+        known = self.library.describe(name)
+        recipe = f"recipe {self.recipe.name}" if self.recipe else "the index"
+        if facts is not None:
+            self.unread[name] = recipe
+            return complete_facts(facts, known)
+        if known is not None:
+            self.unread[name] = "the index"
+            return known
+        if self.recipe is None and not self.library.knows(name):
+            return None
+        self.unread[name] = "its name alone"
+        return Checkpoint(name=name, source=recipe)

@@ -106,12 +106,12 @@ class SpeculationOptions(_Choices):
             raise ValueError(f"{', '.join(wrong)}: not a further key of the speculative config")
         return rest
 
+    def to_config(self) -> dict[str, JsonValue]:
+        return {key: choice.value for key, choice in self.list_choices()}
+
 
 class Speculation(SpeculationOptions):
     method: Choice[str] = Field(json_schema_extra={"name": "method"})
-
-    def to_config(self) -> dict[str, JsonValue]:
-        return {key: choice.value for key, choice in self.list_choices()}
 
 
 class EngineOptions(_Choices):
@@ -187,6 +187,12 @@ class EngineOptions(_Choices):
         """Return the parts of the speculation that are set."""
         return self.speculation or SpeculationOptions()
 
+    def list_arguments(self) -> dict[str, Any]:
+        arguments = {flag: choice.value for flag, choice in self.list_choices()}
+        if self.speculation is not None:
+            arguments[SPECULATION] = self.speculation.to_config()
+        return arguments
+
     def override(self, other: "EngineOptions") -> "EngineOptions":
         """Return these settings with those that the other sets."""
         parts = {**_list_set(self.drafting), **_list_set(other.drafting)}
@@ -233,12 +239,6 @@ class EngineSettings(EngineOptions):
         """Return the type of the drafter's cache, which inherits the target's."""
         own = self.speculation.kv_dtype if self.speculation else None
         return own.value if own else self.cache_dtype
-
-    def list_arguments(self) -> dict[str, Any]:
-        arguments = {flag: choice.value for flag, choice in self.list_choices()}
-        if self.speculation is not None:
-            arguments[SPECULATION] = self.speculation.to_config()
-        return arguments
 
     def list_served_names(self) -> tuple[str, ...]:
         return self.served_names.value if self.served_names else (self.model.value,)

@@ -100,10 +100,10 @@ def find_family(architecture: str | None, template: str | None) -> Family | None
 
 
 def find_template(inputs: PlanInputs) -> str | None:
-    """Return the checkpoint's chat template, None if it is unknown or another was given."""
+    """Return what is known of the chat template, None if that is nothing or another was given."""
     conversation = inputs.target.conversation
     replaced = "--chat-template" in inputs.given.rest
-    return conversation.template if conversation and not replaced else None
+    return conversation.known_text if conversation and not replaced else None
 
 
 def _find_family(inputs: PlanInputs) -> Family | None:
@@ -223,9 +223,9 @@ def _explain_missing_tools(inputs: PlanInputs) -> str:
     conversation, target = inputs.target.conversation, inputs.target
     if conversation is None:
         why = f"the chat template of {target.name} could not be read"
-    elif conversation.template is None:
+    elif conversation.known_text is None:
         why = f"{target.name} has no chat template"
-    elif _TOOLS not in conversation.template:
+    elif _TOOLS not in conversation.known_text:
         why = f"the chat template of {target.name} shows the model no tools"
     else:
         why = f"no family is known for {target.architecture} with this chat template"

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 
 from pydantic import ValidationError
 
-from slipstream.engines.arguments import parse_arguments
+from slipstream.engines.arguments import parse_arguments, render_arguments
 from slipstream.engines.vllm_methods import METHODS, MethodName
 from slipstream.errors import UsageError
 from slipstream.planning.settings import (
@@ -27,6 +27,17 @@ from slipstream.records import Record
 Goal = Literal["latency", "throughput", "capacity", "agent"]
 PLAIN = "plain"
 AFTER_DASHES = "given after --"
+# Arguments whose value is, or may be, a file or folder.
+PATHS = tuple(
+    f"--{name}"
+    for name in (
+        *("tokenizer", "chat-template", "hf-config-path", "download-dir", "log-config-file"),
+        *("ssl-certfile", "ssl-keyfile", "ssl-ca-certs", "allowed-local-media-path"),
+        *("tool-parser-plugin", "reasoning-parser-plugin", "io-processor-plugin"),
+        *("mm-encoder-fp8-scale-path", "mm-encoder-fp8-scale-save-path"),
+    )
+)
+_PATH_FIELDS = ("model", "generation_config", "uds")
 _FIELDS = {flag: name for name, flag in FLAGS.items()}
 _PARTS = {key: name for name, key in SPECULATION_KEYS.items()}
 _SHORT_FORMS = {
@@ -56,19 +67,41 @@ class PlanOptions(Record):
         """Return the options with further engine settings, which win over those here."""
         return self.model_copy(update={"engine": self.engine.override(engine)})
 
-    def rename_drafter(self, rename: Callable[[str], str]) -> Self:
-        """Return the options with the drafter, if one is named, under another name."""
-        if (named := self.engine.drafting.drafter) is None:
-            return self
-        drafter = replace(named, value=rename(named.value))
-        parts = self.engine.drafting.change(drafter=drafter)
-        return self.model_copy(update={"engine": self.engine.change(speculation=parts)})
+    def rename_paths(self, rename: Callable[[str], str]) -> Self:
+        """Return the options with every value that may be a path under another name."""
+
+        def change(choices: Mapping[str, Choice[Any] | None]) -> dict[str, Choice[Any]]:
+            return {
+                name: replace(choice, value=rename(choice.value))
+                for name, choice in choices.items()
+                if choice is not None and isinstance(choice.value, str) and choice.value
+            }
+
+        engine = self.engine
+        changed: dict[str, Any] = change({name: getattr(engine, name) for name in _PATH_FIELDS})
+        changed["rest"] = {**engine.rest, **change({flag: engine.rest.get(flag) for flag in PATHS})}
+        if engine.speculation is not None:
+            drafter = change({"drafter": engine.speculation.drafter})
+            changed["speculation"] = engine.speculation.change(**drafter)
+        return self.model_copy(update={"engine": engine.change(**changed)})
 
     def without_speculation(self) -> Self:
         """Return the options for plain decoding; what only drafts need is left out."""
         method = Choice(PLAIN, "user", "requested") if self.speculates else self.method
         engine = self.engine.change(speculation=None, draft_metrics=None)
         return self.model_copy(update={"method": method, "engine": engine})
+
+    def list_words(self) -> list[str]:
+        """Return the words of `slipstream plan TARGET` that these options are read from."""
+        flags = {
+            "--goal": None if self.goal == "latency" else self.goal,
+            "--method": self.method.value if self.method else None,
+            "--thinking": self.thinking,
+        }
+        words = [word for flag, value in flags.items() if value for word in (flag, value)]
+        words += ["--pictures"] if self.pictures else []
+        engine = render_arguments(self.engine.list_arguments())
+        return [*words, "--", *engine] if engine else words
 
 
 def make_options(

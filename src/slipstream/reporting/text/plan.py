@@ -51,11 +51,12 @@ def render_memory(memory: MemoryBudget) -> list[str]:
     total = f"of {show_bytes(memory.device_bytes)}"
     rows.append(("usable", show_bytes(memory.usable_bytes), total))
     per_token = show_number(memory.kv_bytes_per_token, "bytes")
+    fit = memory.sequences_that_fit
+    fitting = "how many fit is unknown" if fit is None else f"{fit} of them fit{'s' * (fit == 1)}"
     lines = ["memory", *align(rows, indent="  ")]
     lines.append(
         f"  a token takes {per_token}, a sequence of full length "
-        f"{show_bytes(memory.bytes_per_sequence)}: "
-        f"{show_number(memory.sequences_that_fit)} of them fit"
+        f"{show_bytes(memory.bytes_per_sequence)}: {fitting}"
     )
     if memory.usual_sequences_that_fit is not None:
         lines[-1] += f", or {memory.usual_sequences_that_fit} of {memory.usual_tokens} tokens"

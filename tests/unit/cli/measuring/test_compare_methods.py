@@ -7,8 +7,9 @@ import pytest
 
 from slipstream.checkpoints.pairing import Fault
 from slipstream.cli.main import run
-from slipstream.cli.planning.plan import plan_plain, take_plan
-from slipstream.hardware import Host, load_host
+from slipstream.cli.planning.plan import find_host, plan_plain
+from slipstream.cli.planning.plan import make_plan as plan_options
+from slipstream.hardware import Host
 from slipstream.measuring.bench import Bench, BenchWarmUp, Load
 from slipstream.measuring.client.engine_metrics import EngineCounts
 from slipstream.measuring.comparing.comparison import Comparison
@@ -40,7 +41,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
         asked.append((options.method, options.drafter))
         return plan_method(options.method)
 
-    monkeypatch.setattr("slipstream.cli.planning.method_plans.take_plan", plan)
+    monkeypatch.setattr("slipstream.cli.planning.method_plans.make_plan", plan)
     monkeypatch.setattr(
         "slipstream.cli.planning.method_plans.plan_plain", lambda plan, _: plan.without_drafts()
     )
@@ -51,7 +52,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
 
 def plan_method(method: str, *refusals: Fault) -> LaunchPlan:
     words = () if method == "plain" else ("--speculative-config.method", method)
-    plan = make_plan(load_host("gb10"), TARGET, None, None, make_options(engine=words))
+    plan = make_plan(find_host(None), TARGET, None, None, make_options(engine=words))
     return plan.model_copy(update={"refusals": refusals})
 
 
@@ -139,7 +140,7 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_planned(
 def test_the_planner_plans_each_method_with_its_own_drafter(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for planned in (take_plan, plan_plain):
+    for planned in (plan_options, plan_plain):
         monkeypatch.setattr(f"slipstream.cli.planning.method_plans.{planned.__name__}", planned)
     write_models(tmp_path)
     words = ["dflash=flash", "eagle3=eagle", "draft_model=small", "ngram", "plain"]
@@ -162,7 +163,7 @@ def test_methods_whose_plans_are_the_same_are_refused(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "slipstream.cli.planning.method_plans.take_plan", lambda *_: plan_method("ngram")
+        "slipstream.cli.planning.method_plans.make_plan", lambda *_: plan_method("ngram")
     )
     assert run(["compare", "it", "--methods", "eagle3", "ngram", "plain", *FEW], {}) == 1
     assert "the plans for eagle3 and ngram are the same" in capsys.readouterr().err
@@ -174,7 +175,7 @@ def test_a_method_that_the_planner_refuses_stops_before_any_start(
 ) -> None:
     fault = Fault(code="x", verdict="refuse", message="mtp needs heads", hint="leave it out")
     monkeypatch.setattr(
-        "slipstream.cli.planning.method_plans.take_plan",
+        "slipstream.cli.planning.method_plans.make_plan",
         lambda options, _: plan_method(options.method, *[fault] * (options.method == "mtp")),
     )
     monkeypatch.setattr("slipstream.measuring.comparing.comparison.measure_start", None)

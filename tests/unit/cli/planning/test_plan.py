@@ -263,7 +263,7 @@ def test_what_cannot_be_planned_is_told(
 @pytest.mark.parametrize(
     ("target", "drafter"),
     [
-        ("openai/gpt-oss-120b", "z-lab/gpt-oss-120b-DFlash"),
+        ("openai/gpt-oss-20b", "z-lab/gpt-oss-20b-DFlash"),
         ("meta-llama/Llama-3.1-8B-Instruct", "z-lab/LLaMA3.1-8B-Instruct-DFlash-UltraChat"),
         ("Qwen/Qwen3-Coder-Next", "z-lab/Qwen3-Coder-Next-DFlash"),
         ("unsloth/Qwen3-Coder-Next-NVFP4", "z-lab/Qwen3-Coder-Next-DFlash"),

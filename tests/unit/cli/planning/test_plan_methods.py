@@ -68,7 +68,7 @@ def find_config(made: LaunchPlan) -> dict[str, Any]:
         (("--method", "suffix"), {"method": "suffix", "num_speculative_tokens": 24}),
         (("--method", "mtp"), {"method": "mtp", "num_speculative_tokens": 3}),
         (("--method", "ngram", "--k", "2"), {"num_speculative_tokens": 2}),
-        (("--method", "ngram", "--users", "16"), {"num_speculative_tokens": 4}),
+        (("--method", "ngram", "--users", "16"), {"num_speculative_tokens": 5}),
         (("--method", "eagle3", "--drafter", "eagle"), {"method": "eagle3"}),
         (("--drafter", "eagle"), {"method": "eagle3", "num_speculative_tokens": 3}),
         (("--method", "eagle", "--drafter", "small"), {"method": "eagle"}),

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from slipstream.checkpoints.checkpoint import Checkpoint
-from slipstream.errors import InvalidInputError, MissingPartError
+from slipstream.errors import GatedModelError, InvalidInputError, MissingPartError
 from slipstream.planning.drafters.library import Library
 from slipstream.planning.drafters.resolution import Resolved, choose_recipe, resolve
 from slipstream.planning.settings.options import Goal, make_options
@@ -154,8 +154,8 @@ def test_the_index_says_why_it_names_a_drafter_and_knows_both_offline() -> None:
     assert found.drafter is not None
     assert found.drafter.draft is not None
     assert (found.drafter.draft.block_size, found.target.hidden_size) == (16, 4096)
-    recalled = [note for note in found.notes if "is known from the index" in note]
-    assert [note.split()[0] for note in recalled] == [TARGET.name, DRAFTER.name]
+    (note,) = found.notes
+    assert f"{TARGET.name} from the index, {DRAFTER.name} from the index" in note
 
 
 def test_offline_the_recipes_facts_stand_in_and_names_say_the_rest() -> None:
@@ -165,8 +165,17 @@ def test_offline_the_recipes_facts_stand_in_and_names_say_the_rest() -> None:
     assert found.drafter is not None
     assert found.drafter.draft is not None
     assert (found.drafter.draft.family, found.drafter.hidden_size) == ("dflash2", None)
-    assert any("a card" in note for note in found.notes)
-    assert any("but its name" in note for note in found.notes)
+    (note,) = found.notes
+    assert f"z-lab/Qwen3-DFlash2 from its name alone, {TARGET.name} from recipe" in note
+
+
+def test_a_model_of_the_index_that_the_hub_refuses_is_known_to_be_gated() -> None:
+    def refuse(name: str, *, tokenizer: bool) -> Checkpoint:
+        raise GatedModelError(f"{name} is gated", hint="set HF_TOKEN")
+
+    found = resolve(TARGET.name, make_options(), "h100", Library(refuse, **INDEX))
+    assert found.target.gated
+    assert found.target.hidden_size == 4096
 
 
 def test_offline_without_a_recipe_the_hubs_error_is_shown() -> None:

@@ -1,0 +1,61 @@
+"""Names of models as users write them: folders, names on the hub, and what is neither."""
+
+import re
+from pathlib import Path
+
+from slipstream.checkpoints.files import GGUF_MESSAGE
+from slipstream.checkpoints.hub import is_hub_name, name_stem
+from slipstream.errors import InvalidInputError
+from slipstream.planning import PlanOptions
+from slipstream.recipes import load_drafters, load_models, load_recipes
+from slipstream.user_folders import find_local
+
+# `owner/Model-GGUF`, with or without a quantization, and `Model-Q4_K_M.gguf`.
+_GGUF = re.compile(r"(?i)(?:[-_.](?:i?q\d\w*|[bf]+\d+))?[-_.]gguf(?::[\w.-]*)?/?$")
+
+
+def find_target(name: str) -> str:
+    """Return a folder by its absolute path; refuse what is no model, with the command for one."""
+    local = find_local(name)
+    if local.is_dir():
+        return str(local.resolve())
+    if _GGUF.search(name):
+        known = find_known(_GGUF.sub("", name))
+        hint = f"slipstream plan {known}" if known else "slipstream models"
+        raise InvalidInputError(f"{name}: {GGUF_MESSAGE}", hint=hint)
+    if not is_hub_name(name):
+        recipe = next((one for one in load_recipes() if one.name == name), None)
+        if recipe is not None:
+            raise InvalidInputError(
+                f"{name} is a recipe, not a model",
+                hint=f"slipstream plan {recipe.target} --drafter {recipe.drafter}",
+            )
+        if (known := find_known(name)) is not None:
+            raise InvalidInputError(
+                f"{name} is neither a folder nor OWNER/MODEL", hint=f"slipstream plan {known}"
+            )
+    return name
+
+
+def find_known(name: str) -> str | None:
+    """Return the name on the hub of a model of the catalogue that is called so."""
+    names = [model.facts.name for model in load_models()]
+    names += [entry.target for entry in load_drafters()]
+    called = Path(name).name.lower()
+    exact = (known for known in names if known.lower().rpartition("/")[2] == called)
+    similar = (known for known in names if name_stem(known) == name_stem(called))
+    return next(exact, None) or next(similar, None)
+
+
+def find_path(name: str) -> str:
+    """Return a file or folder of this machine by its absolute path, and any other text as it is."""
+    local = find_local(name)
+    named_as_path = name.startswith(("~", "./", "../")) or name in (".", "..")
+    return str(local.resolve()) if named_as_path or local.exists() else name
+
+
+def with_whole_paths(options: PlanOptions) -> PlanOptions:
+    """Return options that mean the same in every folder."""
+    if (drafter := options.engine.drafting.drafter) is not None:
+        find_target(drafter.value)
+    return options.rename_paths(find_path)

@@ -1,0 +1,121 @@
+"""A saved plan on the machine that it was made for, and on another one."""
+
+import os
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slipstream.cli.main import run
+from slipstream.hardware import Host, load_host
+from slipstream.planning import LaunchPlan, make_options
+from slipstream.planning.settings import Choice
+from tests.unit.cli.pairs import write_pair
+
+Capture = pytest.CaptureFixture[str]
+
+
+def plan(capsys: Capture, *words: str) -> LaunchPlan:
+    run(["plan", "--json", *words], os.environ)
+    return LaunchPlan.model_validate_json(capsys.readouterr().out)
+
+
+def change_accelerator(host: Host, **changes: Any) -> Host:
+    first = host.accelerators[0].model_copy(update=changes)
+    return host.model_copy(update={"accelerators": (first, *host.accelerators[1:])})
+
+
+@pytest.mark.parametrize(
+    ("machine", "words", "here", "fits"),
+    [
+        ("gb10", (), load_host("gb10"), True),
+        ("gb10", (), load_host("h100"), False),
+        ("gb10", (), load_host("cpu-server"), False),
+        ("cpu-server", (), load_host("gb10"), False),
+        ("cpu-server", (), load_host("cpu-server"), True),
+        ("h100", (), change_accelerator(load_host("h100"), memory_available_bytes=9 << 30), True),
+        ("h100", (), change_accelerator(load_host("h100"), memory_total_bytes=79 << 30), True),
+        ("h100", (), change_accelerator(load_host("h100"), memory_total_bytes=40 << 30), False),
+        ("h100", (), change_accelerator(load_host("h100"), compute_capability="8.0"), False),
+        ("h100", (), change_accelerator(load_host("h100"), name="NVIDIA Other"), False),
+        ("h100", ("--", "-tp", "2"), load_host("h100"), False),
+    ],
+)
+def test_a_plan_fits_the_kind_of_machine_that_it_was_made_for(
+    machine: str, words: tuple[str, ...], here: Host, fits: bool, tmp_path: Path, capsys: Capture
+) -> None:
+    made = plan(capsys, *write_pair(tmp_path), "--host", machine, *words)
+    assert (made.find_mismatch(here) is None) == fits
+
+
+def test_a_plan_for_fewer_cpus_or_more_memory_is_for_another_machine(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    host = load_host("cpu-server")
+    made = plan(capsys, *write_pair(tmp_path), "--host", "cpu-server")
+    fewer = host.processor.model_copy(update={"usable_threads": 1})
+    less = host.memory.model_copy(update={"total_bytes": 2 << 30})
+    assert made.find_mismatch(host.model_copy(update={"processor": fewer})) is not None
+    assert made.find_mismatch(host.model_copy(update={"memory": less})) is not None
+
+
+def test_elsewhere_a_saved_plan_is_made_anew_from_its_options(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    saved = tmp_path / "gb10.json"
+    words = ("--host", "gb10", "--context", "1024", "--", "--seed", "7")
+    made = plan(capsys, *write_pair(tmp_path, weights=True), *words)
+    saved.write_text(made.change(port=Choice(8123, "user", "requested")).to_json())
+    assert run(["serve", str(saved), "--dry-run", "--json"], os.environ) == 0
+    served = LaunchPlan.model_validate_json(capsys.readouterr().out)
+    assert served.machine == "cpu"
+    assert served.settings.memory_utilization is None
+    assert served.options == made.options
+    assert (served.context, served.settings.rest["--seed"].value) == (1024, 7)
+    assert served.settings.port is not None
+    assert served.settings.port.value == 8123
+    assert any(str(saved) in note for note in served.notes)
+
+
+@pytest.mark.parametrize("verb", ["compare", "tune", "verify", "serve"])
+def test_a_tuned_plan_is_refused_elsewhere_with_the_command_that_plans_it(
+    verb: str, tmp_path: Path, capsys: Capture
+) -> None:
+    saved = tmp_path / "tuned.json"
+    made = plan(capsys, *write_pair(tmp_path), "--host", "gb10", "--context", "1024")
+    tuned = made.change(eager=Choice(True, "measured", "faster"))
+    saved.write_text(tuned.to_json())
+    assert run([verb, str(saved)], os.environ) == 1
+    hint = capsys.readouterr().err.split("hint: ")[1]
+    assert plan(capsys, *shlex.split(hint)[2:]).options.engine.list_arguments() == (
+        made.options.engine.list_arguments()
+    )
+
+
+def test_deployments_take_a_plan_for_any_machine(tmp_path: Path, capsys: Capture) -> None:
+    saved = tmp_path / "gb10.json"
+    saved.write_text(plan(capsys, "Qwen/Qwen3-8B", "--host", "gb10").to_json())
+    assert run(["deploy", "kubernetes", str(saved), "--json"], os.environ) == 0
+    assert '"gb10"' in capsys.readouterr().out
+
+
+def test_options_are_the_words_that_they_are_read_from() -> None:
+    words = ("--max-num-seqs", "4", "--seed", "7", "--spec-tokens", "3")
+    options = make_options(goal="agent", thinking="on", pictures=True, drafter="a/b", engine=words)
+    shown = options.list_words()
+    assert shown[: shown.index("--")] == ["--goal", "agent", "--thinking", "on", "--pictures"]
+    read = make_options(engine=shown[shown.index("--") + 1 :]).engine
+    assert read.list_arguments() == options.engine.list_arguments()
+    assert make_options().list_words() == []
+
+
+@pytest.mark.parametrize(("made_for", "fits"), [("mi300x", True), ("h100", False)])
+def test_a_plan_for_an_amd_gpu_is_served_where_there_is_one(
+    made_for: str, fits: bool, tmp_path: Path, capsys: Capture
+) -> None:
+    made = plan(capsys, *write_pair(tmp_path), "--host", made_for)
+    here = load_host("cpu-server")
+    assert made.find_mismatch(here) is not None
+    unread = here.model_copy(update={"unread_gpu": True})
+    assert (made.find_mismatch(unread) is None) is fits
