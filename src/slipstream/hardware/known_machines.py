@@ -13,6 +13,7 @@ from typing import Any
 from slipstream.errors import InvalidInputError
 from slipstream.hardware.host import Accelerator, Docker, Host, Memory, Processor, Software
 from slipstream.records import Record, read_record
+from slipstream.user_folders import find_local
 
 TABLE = Path(__file__).parent / "machines.toml"
 GRAMMAR = "NAME, NAMExN for N accelerators, Nx-NAME for N linked machines"
@@ -35,7 +36,7 @@ def load_host(name_or_file: str) -> Host:
     """Return a machine by its name, or from a file that `slipstream probe --json` wrote."""
     if (known := _find_machine(name_or_file)) is not None:
         return known
-    path = Path(name_or_file).expanduser()
+    path = find_local(name_or_file)
     if not path.exists():
         raise InvalidInputError(
             f"there is no file {name_or_file}, and no known machine of that name",
