@@ -65,6 +65,8 @@ class Quantization(Record):
 
     scheme: Scheme
     method: str
+    # The type that the checkpoint's own scales give its cache, which vLLM then uses by itself.
+    kv_dtype: Literal["fp8_e4m3"] | None = None
 
 
 class Weights(Record):

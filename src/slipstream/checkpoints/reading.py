@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections import Counter
 from math import isfinite
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
@@ -258,7 +258,17 @@ def parse_quantization(config: dict[str, Any], extra: dict[str, Any]) -> Quantiz
     if stated is None:
         return None
     method = str(stated.get("quant_method") or "unnamed").lower()
-    return Quantization(scheme=_find_scheme(method, stated), method=method)
+    scheme, kv_dtype = _find_scheme(method, stated), _find_kv_dtype(stated)
+    return Quantization(scheme=scheme, method=method, kv_dtype=kv_dtype)
+
+
+def _find_kv_dtype(stated: dict[str, Any]) -> Literal["fp8_e4m3"] | None:
+    """Read which cache the checkpoint has scales for (vllm/utils/torch_utils.py)."""
+    kept = stated.get("kv_cache_scheme") or stated.get("kv_cache_quant_algo")
+    if isinstance(kept, dict):
+        static = kept.get("dynamic") is False and kept.get("type") == "float"
+        return "fp8_e4m3" if static and kept.get("num_bits") == 8 else None
+    return "fp8_e4m3" if isinstance(kept, str) and kept.lower() == "fp8" else None
 
 
 def _find_scheme(method: str, stated: dict[str, Any]) -> Scheme:

@@ -11,7 +11,7 @@ from typing import Any
 from slipstream.checkpoints.checkpoint import Checkpoint
 from slipstream.checkpoints.pairing import Fault, pair, refuse, warn
 from slipstream.engines import vllm
-from slipstream.engines.vllm_methods import METHODS
+from slipstream.engines.vllm_methods import METHODS, keeps_mtp
 from slipstream.hardware import find_obstacle
 from slipstream.planning.inputs import PlanInputs
 from slipstream.planning.memory.cache import TURBOQUANT_BITS
@@ -173,6 +173,10 @@ def _find_method_faults(inputs: PlanInputs, settings: EngineSettings) -> Iterato
         lack = "has no MTP layers" if known else "may have no MTP layers: its files are not here"
         hint = f"slipstream plan {target.name} --method ngram"
         yield (refuse if known else warn)("mtp-layers", f"{target.name} {lack}", hint)
+    elif method.needs == "heads" and inputs.draft_model is None and not keeps_mtp(target.name):
+        message = f"vLLM takes {target.name} for a drafter because of its name, whatever the method"
+        hint = f"slipstream plan {target.name} --method ngram, or a folder of another name"
+        yield refuse("mtp-name", message, hint)
     package = (method.package or "").partition("==")[0]
     if package and package not in inputs.host.software.packages:
         message = f"{method.name} needs {method.package} where the engine is installed"

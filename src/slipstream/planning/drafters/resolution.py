@@ -5,7 +5,7 @@ from typing import Literal
 
 from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart
 from slipstream.checkpoints.draft_part import guess_family
-from slipstream.engines.vllm_methods import METHODS
+from slipstream.engines.vllm_methods import METHODS, keeps_mtp
 from slipstream.errors import GatedModelError, InvalidInputError, MissingPartError
 from slipstream.hardware import Host, name_kind
 from slipstream.planning.alternatives import name_alternatives
@@ -167,7 +167,8 @@ def _fall_back(listed: DrafterList, target: Checkpoint, goal: Goal) -> Choice[st
     if known or listed.hub.startswith("not searched"):
         why += f" (slipstream models {listed.target})"
     heads = any(one.drafter is None and one.method == "mtp" for one in listed.candidates)
-    if target.predicting_layers or (target.predicting_layers is None and heads):
+    unknown = target.predicting_layers is None
+    if (target.predicting_layers or (unknown and heads)) and keeps_mtp(target.name):
         because = f"{why}; the target has MTP layers, which keep the prefix cache"
         return Choice("mtp", "checkpoint", because)
     if goal == "throughput":

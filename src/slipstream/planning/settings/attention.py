@@ -137,6 +137,9 @@ def decide_drafter_kv_dtype(inputs: PlanInputs, kv_dtype: str) -> Choice[str] | 
     if kv_dtype in TURBOQUANT_BITS:
         why = "no non-causal backend supports TurboQuant for the drafter"
         return Choice("bfloat16", "checkpoint", why)
+    stored = inputs.target.quantization
+    if kv_dtype == "auto" and stored is not None and stored.kv_dtype is not None:
+        kv_dtype = stored.kv_dtype
     read_here = inputs.capability_major in FP8_FLASH_ATTENTION and kv_dtype != "fp8_e5m2"
     if kv_dtype.startswith("fp8") and not read_here:
         why = "FlashAttention reads fp8_e4m3 only, on sm_90 and sm_10x; the drafter's is small"

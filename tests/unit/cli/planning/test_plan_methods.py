@@ -160,5 +160,20 @@ def test_a_target_without_heads_is_told(capsys: Capture) -> None:
     assert [fault.code for fault in (*faults.refusals, *faults.warnings)] == ["mtp-layers"]
 
 
+def test_heads_are_left_alone_where_vllm_takes_the_target_for_a_drafter(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    heads = {f"model.layers.{LLAMA['num_hidden_layers']}.mlp.weight": ("BF16", (4, 4))}
+    config = {**LLAMA, "num_nextn_predict_layers": 1}
+    write_checkpoint(tmp_path / "made-for-DFlash", config, tensors=heads, tokenizer=TOKENIZER)
+    command = ["plan", "made-for-DFlash", "--host", "h100", "--json"]
+    run(command, {})
+    made = LaunchPlan.model_validate_json(capsys.readouterr().out)
+    assert find_config(made)["method"] == "ngram_gpu"
+    run([*command, "--method", "mtp"], {})
+    made = LaunchPlan.model_validate_json(capsys.readouterr().out)
+    assert [fault.code for fault in made.refusals] == ["mtp-name"]
+
+
 def test_every_name_is_a_method_or_none() -> None:
     assert {*METHODS, "plain"} == set(METHOD_NAMES)

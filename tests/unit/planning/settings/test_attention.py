@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from slipstream.checkpoints.checkpoint import Layers
+from slipstream.checkpoints.checkpoint import Layers, Quantization
 from slipstream.planning.settings.attention import (
     decide_drafter_backend,
     decide_drafter_kv_dtype,
@@ -187,3 +187,13 @@ def test_prefix_caching_is_off_where_drafts_or_the_recipe_say_so_and_on_for_agen
     machine: str, inputs: dict[str, Any], chosen: tuple[bool, str] | None
 ) -> None:
     assert pick(decide_prefix_caching(make_inputs(machine, **inputs))) == chosen
+
+
+@pytest.mark.parametrize(("machine", "drafter_kv"), [("rtx-5090", "bfloat16"), ("h100", None)])
+def test_a_cache_that_the_checkpoint_has_scales_for_is_not_the_drafters_by_itself(
+    machine: str, drafter_kv: str | None
+) -> None:
+    stored = Quantization(scheme="nvfp4", method="modelopt", kv_dtype="fp8_e4m3")
+    inputs = make_inputs(machine, target={"quantized": True, "quantization": stored})
+    choice = decide_drafter_kv_dtype(inputs, "auto")
+    assert (None if choice is None else choice.value) == drafter_kv
