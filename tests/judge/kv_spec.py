@@ -47,7 +47,7 @@ GROUPS = ("_WORLD", "_TP", "_ETP", "_DCP", "_PP", "_DP", "_EP", "_EPLB", "_PCP")
 def stand_in_groups(tensor_parallel: int) -> Any:
     """Let vLLM believe that it is the first of so many ranks."""
     sizes = {"_WORLD": tensor_parallel, "_TP": tensor_parallel, "_EP": tensor_parallel}
-    groups = {name: make_group(sizes.get(name, 1)) for name in GROUPS}
+    groups: dict[str, Any] = {name: make_group(sizes.get(name, 1)) for name in GROUPS}
     return mock.patch.multiple(parallel_state, create=True, **groups)
 
 
@@ -146,7 +146,7 @@ def count_sequence_bytes(config: Any) -> int:
         groups = planning.get_global_kv_cache_groups(config, specs)
         (pool,) = planning.get_kv_cache_configs(config, specs, [POOL_BYTES], groups)
     fit = kv_cache_utils.get_max_concurrency_for_kv_cache_config(config, pool)
-    return round(POOL_BYTES / fit)
+    return round(POOL_BYTES / float(fit))
 
 
 def describe(case: dict[str, Any]) -> dict[str, Any]:

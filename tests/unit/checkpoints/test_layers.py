@@ -108,7 +108,7 @@ def test_a_window_counts_only_where_it_is_used(keys: Table, kind: str) -> None:
 
 def kinds_of(config: Table) -> dict[str, int] | None:
     layers = parse_layers(config)
-    return layers and {part.kind: part.count for part in layers}
+    return None if layers is None else {part.kind: part.count for part in layers}
 
 
 @pytest.mark.parametrize(
