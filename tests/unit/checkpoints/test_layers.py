@@ -1,5 +1,6 @@
 """Layers are grouped by what they keep of a sequence, however the config says it."""
 
+import json
 import sys
 
 import pytest
@@ -107,7 +108,7 @@ def test_a_window_counts_only_where_it_is_used(keys: Table, kind: str) -> None:
 
 def kinds_of(config: Table) -> dict[str, int] | None:
     layers = parse_layers(config)
-    return layers and {part.kind: part.count for part in layers}
+    return None if layers is None else {part.kind: part.count for part in layers}
 
 
 @pytest.mark.parametrize(
@@ -209,7 +210,9 @@ NEW = LLAMA | {"model_type": "of_tomorrow"}
 def test_a_layout_that_nothing_knows_is_unknown_and_never_dense(
     config: Table, kinds: dict[str, int] | None
 ) -> None:
+    before = json.dumps(config)
     assert kinds_of(config) == kinds
+    assert json.dumps(config) == before
 
 
 def test_a_drafters_layers_are_alike_whatever_its_model_type() -> None:
