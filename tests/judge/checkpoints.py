@@ -94,20 +94,18 @@ def _write_weights(model: Model, file: Path) -> None:
     """Write a header for so many bytes, with the layers that predict if the config has them."""
     names = ["model.layers.0.weight", *_name_predicting(model.config)]
     kind = _STORED.get(model.scheme, "U8")
-    width = 2 if kind == "BF16" else 1
-    elements = model.bytes // width // len(names)
-    tensors = {
-        tensor: {
-            "dtype": kind,
-            "shape": [elements],
-            "data_offsets": [at * elements * width, (at + 1) * elements * width],
-        }
-        for at, tensor in enumerate(names)
-    }
-    header = json.dumps(tensors).encode()
+    size = model.bytes // 2 // len(names) * 2
+    tensors = [(name, kind, size // (2 if kind == "BF16" else 1), size) for name in names]
+    # Every checkpoint has norms, and vLLM takes its own type from what all tensors can become.
+    tensors.append(("model.norm.weight", "BF16", 1, 2))
+    header, end = {}, 0
+    for name, dtype, elements, length in tensors:
+        header[name] = {"dtype": dtype, "shape": [elements], "data_offsets": [end, end + length]}
+        end += length
+    content = json.dumps(header).encode()
     with file.open("wb") as opened:
-        opened.write(len(header).to_bytes(8, "little") + header)
-        opened.truncate(8 + len(header) + len(names) * elements * width)
+        opened.write(len(content).to_bytes(8, "little") + content)
+        opened.truncate(8 + len(content) + end)
 
 
 def _name_predicting(config: dict[str, Any]) -> list[str]:

@@ -29,6 +29,8 @@ class Layers(Record):
     key_value_heads: int | None = None
     head_size: int | None = None
     window: int | None = None
+    # The window does not slide: it begins anew after so many tokens.
+    chunked: bool = False
     # The key by which sparse attention over a latent cache finds its tokens.
     index_size: int | None = None
     # Recurrent layers keep a state a request instead of keys and values a token.
@@ -63,6 +65,8 @@ class Quantization(Record):
 
     scheme: Scheme
     method: str
+    # The type that the checkpoint's own scales give its cache, which vLLM then uses by itself.
+    kv_dtype: Literal["fp8_e4m3"] | None = None
 
 
 class Weights(Record):
@@ -152,6 +156,8 @@ class Checkpoint(Record):
     quantized: bool | None = None
     dtype: str | None = None
     weights: Weights | None = None
+    # By its shape, where the size of the weights could not be read.
+    parameters: int | None = None
     modalities: tuple[str, ...] | None = None
     # Layers of the checkpoint's own that predict further tokens (MTP).
     predicting_layers: int | None = None

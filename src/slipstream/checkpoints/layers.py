@@ -46,7 +46,15 @@ _FULL_EVERY |= {"llama4_text": 4}
 # What a published config may leave out, as transformers' classes fill it in.
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "gemma2": {"head_dim": 256, "sliding_window": 4096},
-    "gemma3_text": {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256},
+    "gemma3_text": {
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "sliding_window": 4096,
+        "vocab_size": 262208,
+        "max_position_embeddings": 131072,
+        "tie_word_embeddings": True,
+    },
     "llama4_text": {"attention_chunk_size": 8192, "head_dim": 128},
     "mistral": {"sliding_window": 4096},
 }
@@ -55,15 +63,21 @@ _FOREIGN = re.compile(
 )
 
 
+def complete_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a text config with what its model type leaves out."""
+    return _DEFAULTS.get(str(config.get("model_type")), {}) | dict(config)
+
+
 def parse_layers(config: Mapping[str, Any], *, drafter: bool = False) -> tuple[Layers, ...] | None:
     """Group the layers of a text config by kind; None if nothing knows its layout.
 
     The layers of a drafter are alike unless its config says otherwise, whatever its model type.
     """
     model_type = str(config.get("model_type"))
-    config = _DEFAULTS.get(model_type, {}) | dict(config)
-    if not isinstance(total := config.get("num_hidden_layers"), int):
+    config = complete_config(config)
+    if (total := config.get("num_hidden_layers")) is None:
         return None
+    total = int(total)
     kinds = _list_kinds(config, total, drafter or model_type in _UNIFORM)
     if kinds is None and (expanded := _expand(model_type, config)) is not None:
         config = expanded
@@ -151,7 +165,9 @@ def _expand(model_type: str, config: Mapping[str, Any]) -> dict[str, Any] | None
     """Return the config as transformers' own class for its model type completes it."""
     try:
         from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+        from transformers.utils import logging
 
+        logging.set_verbosity_error()
         made = CONFIG_MAPPING[model_type].from_dict(dict(config))
         return {**made.to_dict(), "layer_types": getattr(made, "layer_types", None)}
     # Whatever a class of another version makes of a strange config, it is not our fault.
@@ -182,4 +198,5 @@ def _describe(kind: str, count: int, config: Mapping[str, Any]) -> Layers:
         key_value_heads=(None if sliding else config.get("num_global_key_value_heads")) or heads,
         head_size=(None if sliding else config.get("global_head_dim")) or head_size,
         window=window if sliding else None,
+        chunked=sliding and bool(config.get("attention_chunk_size")),
     )

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections import Counter
 from math import isfinite
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
@@ -20,7 +20,8 @@ from slipstream.checkpoints.checkpoint import (
 )
 from slipstream.checkpoints.draft_part import parse_draft_part
 from slipstream.checkpoints.files import CheckpointFiles, Tensor, open_files
-from slipstream.checkpoints.layers import parse_layers
+from slipstream.checkpoints.layers import complete_config, parse_layers
+from slipstream.checkpoints.parameters import count_parameters
 from slipstream.errors import InvalidInputError
 from slipstream.records import describe_faults
 
@@ -74,11 +75,14 @@ def parse_checkpoint(files: CheckpointFiles, *, tokenizer: bool = True) -> Check
             f"{files.name} has no config.json",
             hint="name a folder or repository that transformers can load",
         )
-    text = config.get("text_config") or config.get("transformer_layer_config") or config
+    text = complete_config(
+        config.get("text_config") or config.get("transformer_layer_config") or config
+    )
     tensors = files.read_tensors()
     names = None if tensors is None else frozenset(tensor.name for tensor in tensors)
     quantization = parse_quantization(config, _read_json(files, "hf_quant_config.json") or {})
     draft = parse_draft_part(config, names)
+    layers = parse_layers(text, drafter=draft is not None)
     return Checkpoint(
         name=files.name,
         revision=files.revision,
@@ -88,7 +92,7 @@ def parse_checkpoint(files: CheckpointFiles, *, tokenizer: bool = True) -> Check
         model_type=config.get("model_type"),
         hidden_size=text.get("hidden_size"),
         attention_heads=text.get("num_attention_heads"),
-        layers=parse_layers(text, drafter=draft is not None),
+        layers=layers,
         experts=_parse_experts(text),
         vocabulary_size=text.get("vocab_size") or config.get("vocab_size"),
         context=_find_context(text),
@@ -98,6 +102,7 @@ def parse_checkpoint(files: CheckpointFiles, *, tokenizer: bool = True) -> Check
         quantized=quantization is not None,
         dtype=config.get("dtype") or config.get("torch_dtype") or text.get("dtype"),
         weights=_add_up(tensors),
+        parameters=count_parameters(text, layers) if tensors is None else None,
         modalities=tuple(
             kind for kind in ("vision", "audio") if config.get(f"{kind}_config") is not None
         ),
@@ -253,7 +258,17 @@ def parse_quantization(config: dict[str, Any], extra: dict[str, Any]) -> Quantiz
     if stated is None:
         return None
     method = str(stated.get("quant_method") or "unnamed").lower()
-    return Quantization(scheme=_find_scheme(method, stated), method=method)
+    scheme, kv_dtype = _find_scheme(method, stated), _find_kv_dtype(stated)
+    return Quantization(scheme=scheme, method=method, kv_dtype=kv_dtype)
+
+
+def _find_kv_dtype(stated: dict[str, Any]) -> Literal["fp8_e4m3"] | None:
+    """Read which cache the checkpoint has scales for (vllm/utils/torch_utils.py)."""
+    kept = stated.get("kv_cache_scheme") or stated.get("kv_cache_quant_algo")
+    if isinstance(kept, dict):
+        static = kept.get("dynamic") is False and kept.get("type") == "float"
+        return "fp8_e4m3" if static and kept.get("num_bits") == 8 else None
+    return "fp8_e4m3" if isinstance(kept, str) and kept.lower() == "fp8" else None
 
 
 def _find_scheme(method: str, stated: dict[str, Any]) -> Scheme:

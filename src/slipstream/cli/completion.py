@@ -26,6 +26,7 @@ from slipstream.user_folders import recipe_overlay
 
 _LISTS = {"RUN": "runs", "RECIPE": "recipes", "TARGET": "targets", "MACHINE": "machines"}
 _TARGET = re.compile(r'^\s*"?target"?\s*[=:]\s*"([^"]+)"', re.MULTILINE)
+_MACHINE = re.compile(r"^\[machines\.([\w-]+)\]$", re.MULTILINE)
 _FILES = {"FILE", "FOLDER", "PLAN", "DRAFTER"}
 
 EXAMPLES = """\
@@ -105,8 +106,8 @@ def _list_names(kind: str) -> list[str]:
 
         return sorted(path.parent.name for path in find_runs_root(os.environ).glob("*/run.json"))
     if kind == "machines":
-        machines = files("slipstream").joinpath("hardware", "machines").iterdir()
-        return sorted(one.name.removesuffix(".json") for one in machines)
+        table = files("slipstream").joinpath("hardware", "machines.toml").read_text()
+        return sorted(_MACHINE.findall(table))
     shipped = files("slipstream").joinpath("recipes", "catalogue").iterdir()
     recipes = [one for one in shipped if one.name.endswith(".toml")]
     recipes += recipe_overlay(os.environ).glob("*.json")

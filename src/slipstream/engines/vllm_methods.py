@@ -49,6 +49,16 @@ class Method:
         return self.engine_name if on_cpu else self.accelerated_name or self.engine_name
 
 
+# vLLM takes what it drafts with for such a drafter if its path has one of these, whatever method
+# is stated: with MTP, that path is the target's own (config/speculative.py of 0.32.0 and 0.33.0).
+_DRAFTERS_BY_PATH = ("eagle-", "eagle3", "dflash", "dspark")
+
+
+def keeps_mtp(target: str) -> bool:
+    """Return whether vLLM drafts with the heads of a target of this name if it is asked to."""
+    return not any(part in target.lower() for part in _DRAFTERS_BY_PATH)
+
+
 _ONE_AFTER_THE_OTHER = "each draft token takes a pass"
 METHODS: Mapping[str, Method] = {
     method.name: method

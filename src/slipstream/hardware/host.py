@@ -20,7 +20,7 @@ Link = Literal["nvlink", "pcie"]
 # Without one of these, oneDNN converts every bfloat16 operand to float32 first.
 BFLOAT16_FEATURES = frozenset({"amx_bf16", "avx512_bf16", "bf16", "svebf16"})
 # Kinds of machine, as recipes and plans name them, by a pattern in the accelerator's name.
-_KINDS = {
+KINDS = {
     r"GB10\b": "gb10",
     r"Thor\b": "jetson-thor",
     r"RTX 5090\b": "rtx-5090",
@@ -169,7 +169,10 @@ class Software(Record):
 
 
 class Host(Record):
-    """One machine at one moment, or `machines` equal ones that are linked."""
+    """One machine at one moment, or `machines` equal ones that are linked.
+
+    `unread_gpu`: there is a GPU that the probe cannot read, one of AMD's.
+    """
 
     schema_version: Literal[1] = 1
     origin: str
@@ -185,6 +188,7 @@ class Host(Record):
     software: Software
     remarks: tuple[str, ...]
     machines: int = 1
+    unread_gpu: bool = False
 
     @property
     def on_rocm(self) -> bool:
@@ -198,7 +202,7 @@ def name_kind(host: Host) -> str | None:
     name = host.accelerators[0].name
     if _UNLIKE.search(name):
         return None
-    return next((kind for part, kind in _KINDS.items() if re.search(part, name)), None)
+    return next((kind for part, kind in KINDS.items() if re.search(part, name)), None)
 
 
 def find_capability(accelerators: Sequence[Accelerator]) -> str | None:

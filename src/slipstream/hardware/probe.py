@@ -24,7 +24,7 @@ from slipstream.hardware.surroundings import (
     OPTIONAL_PACKAGES,
     RunProgram,
     find_openmp,
-    list_unread_accelerators,
+    has_unread_gpu,
     parse_os_release,
     read_container,
     read_disk,
@@ -37,6 +37,7 @@ from slipstream.hardware.surroundings import (
 )
 from slipstream.user_folders import model_cache
 
+_UNREAD_GPU = "/dev/kfd is there: a GPU of AMD, which is not read; `plan --host mi300x` is for one"
 _PLATFORMS: dict[str, Platform] = {"linux": "linux", "darwin": "darwin", "windows": "windows"}
 
 
@@ -90,6 +91,7 @@ def this_machine(environment: Mapping[str, str], now: datetime) -> Surface:
 def read_host(surface: Surface) -> Host:
     processor, memory = _read_kernel(surface)
     container = read_container(surface.root, surface.environment)
+    unread = has_unread_gpu(surface.root)
     nvidia = read_nvidia(
         surface.nvml, memory, surface.environment, partial(_name_process, surface, container)
     )
@@ -116,7 +118,8 @@ def read_host(surface: Surface) -> Host:
             openmp_library=find_openmp(surface.prefix),
             packages=tuple(name for name in OPTIONAL_PACKAGES if read_version(name)),
         ),
-        remarks=(*nvidia.remarks, *list_unread_accelerators(surface.root)),
+        remarks=(*nvidia.remarks, *((_UNREAD_GPU,) if unread else ())),
+        unread_gpu=unread,
     )
 
 

@@ -53,11 +53,9 @@ def read_container(root: Path, environment: Mapping[str, str]) -> Container | No
     return "other" if "lxc" in cgroup or "container" in environment else "none"
 
 
-def list_unread_accelerators(root: Path) -> tuple[str, ...]:
-    """Return accelerators that the probe cannot read, so that none found does not mean none."""
-    if (root / "dev/kfd").exists():
-        return ("/dev/kfd is there: an AMD accelerator, which slipstream does not read yet",)
-    return ()
+def has_unread_gpu(root: Path) -> bool:
+    """Return whether AMD's driver has a GPU, so that none found does not mean none."""
+    return (root / "dev/kfd").exists()
 
 
 def read_disk(path: Path, *, home: Path) -> Disk:

@@ -2,7 +2,7 @@
 
 Entries are indices, UUIDs or beginnings of one; CUDA stops at the first entry that it cannot find,
 and shows nothing if one is repeated. Of GPUs in MIG mode it shows one slice, and no other GPU
-beside it (NVIDIA's MIG user guide, "Device Enumeration").
+beside it (NVIDIA's MIG user guide, "CUDA Device Enumeration").
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -51,7 +51,8 @@ def select_visible(environment: Mapping[str, str], devices: Sequence[Device]) ->
     value = environment.get(VARIABLE)
     if value is not None and devices and value.strip().startswith(_SLICE):
         return _select_slice(value.split(",")[0].strip(), devices)
-    chosen, remarks = list(devices), []
+    chosen: list[Device] = list(devices)
+    remarks: list[str] = []
     if value is not None and devices:
         chosen, remarks = _select_devices(value, devices)
     return _look_into(chosen, [*remarks, *_remark_on_order(environment, devices)])

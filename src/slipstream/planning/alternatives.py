@@ -82,8 +82,9 @@ def _list_machines(plan: LaunchPlan, host: Host, replan: Replan) -> Iterator[str
     known = sorted((size, name) for name, size in _list_sizes())
     kind = plan.machine or "none"
     own = [name for _, name in known if name.startswith(f"{kind}x") or name.endswith(f"x-{kind}")]
-    taken = plan.memory.least_fixed_bytes * plan.settings.shards
-    larger = [name for size, name in known if size > max(taken, _count_bytes(host))]
+    memory, count = plan.memory, plan.settings.shards if host.accelerators else 0
+    least = max(memory.least_fixed_bytes, (memory.device_bytes or 0) * count)
+    larger = [name for size, name in known if size > least]
     for name in dict.fromkeys([*(name for name in own if name in larger), *larger]):
         if not replan(load_host(name), plan.target, plan.options).refusals:
             yield f"--host {name}"

@@ -11,7 +11,7 @@ from typing import Any
 from slipstream.checkpoints.checkpoint import Checkpoint
 from slipstream.checkpoints.pairing import Fault, pair, refuse, warn
 from slipstream.engines import vllm
-from slipstream.engines.vllm_methods import METHODS
+from slipstream.engines.vllm_methods import METHODS, keeps_mtp
 from slipstream.hardware import find_obstacle
 from slipstream.planning.inputs import PlanInputs
 from slipstream.planning.memory.cache import TURBOQUANT_BITS
@@ -125,7 +125,8 @@ def _find_rocm_fault(inputs: PlanInputs) -> Iterator[Fault]:
             "vLLM's ROCm build drafts on ROCM_ATTN, TRITON_ATTN and, on Instinct with AITER, "
             "ROCM_AITER_FA; no plan of slipstream was tried on an AMD GPU, and drafts on ROCM_ATTN "
             "were slower than plain decoding on MI300X (vllm-project/recipes#601)",
-            f"slipstream compare {inputs.target.name}, on that machine",
+            f"slipstream plan {inputs.target.name} --host {inputs.machine} --json > plan.json, and "
+            "on that machine slipstream compare plan.json",
         )
 
 
@@ -173,6 +174,10 @@ def _find_method_faults(inputs: PlanInputs, settings: EngineSettings) -> Iterato
         lack = "has no MTP layers" if known else "may have no MTP layers: its files are not here"
         hint = f"slipstream plan {target.name} --method ngram"
         yield (refuse if known else warn)("mtp-layers", f"{target.name} {lack}", hint)
+    elif method.needs == "heads" and inputs.draft_model is None and not keeps_mtp(target.name):
+        message = f"vLLM takes {target.name} for a drafter because of its name, whatever the method"
+        hint = f"slipstream plan {target.name} --method ngram, or a folder of another name"
+        yield refuse("mtp-name", message, hint)
     package = (method.package or "").partition("==")[0]
     if package and package not in inputs.host.software.packages:
         message = f"{method.name} needs {method.package} where the engine is installed"
@@ -220,8 +225,9 @@ def _find_memory_faults(
         message = "the size of the weights is unknown, and so is whether they fit"
         yield warn("memory-unknown", message, "run this again with access to the hub")
         return
-    if memory.sequences_that_fit == 0:
-        sure = all(item.least_bytes is None for item in memory.items)
+    if memory.sequences_that_fit == 0 or memory.lacks_sequence:
+        exact = all(item.least_bytes is None for item in memory.items)
+        sure = exact or memory.lacks_sequence
         tokens = f"a sequence of {settings.context.value if settings.context else 0} tokens"
         message = f"{tokens} takes {show_bytes(memory.bytes_per_sequence)}, and {show_bytes(left)} "
         message += "are left for it" + ("" if sure else " by estimated sizes of the weights")

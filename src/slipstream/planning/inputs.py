@@ -47,8 +47,8 @@ class PlanInputs:
 
     @property
     def accelerators(self) -> tuple[Accelerator, ...]:
-        """Return the accelerators that would hold the model: as many as it has shards here."""
-        return self.host.accelerators[: self.given.shards]
+        """Return the accelerators that would hold the model: those of all copies on a machine."""
+        return self.host.accelerators[: self.given.local_accelerators]
 
     @property
     def accelerator(self) -> Accelerator | None:

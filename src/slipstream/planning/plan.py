@@ -68,6 +68,8 @@ class MemoryBudget(Record):
     usual_tokens: int | None = None
     usual_sequences_that_fit: int | None = None
     unknown: tuple[str, ...]
+    # What a sequence of full length takes at least: the target's part, if that is known.
+    least_sequence_bytes: int = 0
 
     @property
     def least_fixed_bytes(self) -> int:
@@ -81,6 +83,12 @@ class MemoryBudget(Record):
     def overflows(self) -> bool:
         """Return whether there is surely no room for a cache."""
         return self.usable_bytes is not None and self.least_fixed_bytes >= self.usable_bytes
+
+    @property
+    def lacks_sequence(self) -> bool:
+        """Return whether there is surely no room for one sequence of full length."""
+        least = self.least_fixed_bytes + self.least_sequence_bytes
+        return self.usable_bytes is not None and least > self.usable_bytes
 
 
 class LaunchPlan(Record):
@@ -163,6 +171,8 @@ class LaunchPlan(Record):
 
     def find_mismatch(self, host: Host) -> str | None:
         """Return in which way a machine is not of the kind that this is planned for."""
+        if host.unread_gpu and self.capability is None and self.machine != "cpu":
+            return None  # made for a GPU of AMD, which the probe does not see
         nodes = self.settings.nodes.value if self.settings.nodes else 1
         needed = max(1, self.settings.local_accelerators // nodes)
         used = host.accelerators[:needed]

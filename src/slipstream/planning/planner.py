@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from slipstream.checkpoints.checkpoint import Checkpoint
 from slipstream.engines.arguments import render_arguments
+from slipstream.engines.vllm_methods import keeps_mtp
 from slipstream.errors import UsageError
 from slipstream.hardware import Host
 from slipstream.planning.faults import find_faults
@@ -97,7 +98,8 @@ def _prefer_cache(inputs: PlanInputs) -> PlanInputs:
     named = options.method or options.engine.speculation
     if options.goal != "agent" or not attention.drafts_without_cache(inputs) or refused or named:
         return inputs
-    name = "mtp" if inputs.target.predicting_layers else "plain"
+    heads = inputs.target.predicting_layers and keeps_mtp(inputs.target.name)
+    name = "mtp" if heads else "plain"
     because = "an agent repeats its conversation in every turn, and the drafter would disable the "
     because += "prefix cache on this hybrid target (vllm#54360)"
     return replace(inputs, drafter=None, method_choice=Choice(name, "checkpoint", because))

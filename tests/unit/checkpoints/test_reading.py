@@ -405,3 +405,21 @@ def test_it_is_found_where_it_is_told(
 ) -> None:
     read = parse_quantization(config, extra)
     assert (read and (read.scheme, read.method)) == found
+
+
+@pytest.mark.parametrize(
+    ("stated", "kept"),
+    [
+        ({"kv_cache_scheme": {"dynamic": False, "num_bits": 8, "type": "float"}}, "fp8_e4m3"),
+        ({"kv_cache_quant_algo": "FP8"}, "fp8_e4m3"),
+        ({"kv_cache_scheme": {"dynamic": True, "num_bits": 8, "type": "float"}}, None),
+        ({"kv_cache_scheme": None}, None),
+    ],
+)
+def test_the_cache_that_a_checkpoint_has_scales_for(
+    stated: dict[str, Any], kept: str | None
+) -> None:
+    config = {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4", **stated}}
+    found = parse_quantization(config, {})
+    assert found is not None
+    assert found.kv_dtype == kept

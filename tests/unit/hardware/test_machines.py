@@ -6,6 +6,7 @@ import pytest
 
 from slipstream.errors import InvalidInputError
 from slipstream.hardware import Host, find_obstacle, list_machines, load_host, name_kind
+from slipstream.hardware.host import KINDS
 
 CAPABILITIES = {
     "a100-40": "8.0",
@@ -33,6 +34,7 @@ UNIFIED = ("gb10", "gb10-linked-1", "jetson-thor", "strix-halo")
 
 def test_every_kind_of_machine_is_there() -> None:
     assert set(list_machines()) == {*CAPABILITIES, "apple-laptop", "cpu-server"}
+    assert set(KINDS.values()) == set(CAPABILITIES) - {"gb10-linked-1"}
 
 
 @pytest.mark.parametrize("name", list_machines())
@@ -137,6 +139,9 @@ def test_linked_sparks_have_the_rate_of_their_ports() -> None:
         ("0x-h100", "probe --json"),
         ("h100x0", "probe --json"),
         ("h100x100", "probe --json"),
+        ("~no-such-user", "probe --json"),
+        ("h" * 300, "probe --json"),
+        ("h100\0", "probe --json"),
     ],
 )
 def test_a_name_that_is_no_machine_is_refused_with_what_to_type(name: str, part: str) -> None:

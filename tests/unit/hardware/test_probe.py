@@ -5,6 +5,7 @@ import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -70,6 +71,37 @@ def test_a_limit_of_the_older_cgroup_is_found_too(tmp_path: Path) -> None:
     assert read_host(surface).memory.limit_bytes == 1 << 30
 
 
+def test_a_containers_quota_and_use_are_read(tmp_path: Path) -> None:
+    surface = make_spark(tmp_path)
+    folder = tmp_path / "sys/fs/cgroup"
+    for name, text in {
+        "cpu.max": "250000 100000\n",
+        "memory.max": f"{8 << 30}\n",
+        "memory.current": f"{7 << 30}\n",
+        "memory.stat": f"inactive_file {1 << 30}\n",
+    }.items():
+        (folder / name).write_text(text)
+    host = read_host(surface)
+    assert host.processor.quota_cpus == 2.5
+    assert host.processor.cpus == (0, 1)
+    assert (host.memory.limit_bytes, host.memory.available_bytes) == (8 << 30, 2 << 30)
+
+
+@pytest.mark.parametrize(("marked", "name"), [(False, "python3"), (True, None)])
+def test_a_process_on_the_gpu_is_named_unless_its_id_may_be_of_another_namespace(
+    marked: bool, name: str | None, tmp_path: Path
+) -> None:
+    surface = make_spark(tmp_path)
+    (tmp_path / "proc/4711").mkdir()
+    (tmp_path / "proc/4711/comm").write_text("python3\n")
+    if marked:
+        (tmp_path / ".dockerenv").touch()
+    process = SimpleNamespace(pid=4711, usedGpuMemory=29 << 30)
+    nvml = FakeNvml([GB10 | {"ComputeRunningProcesses": [process]}])
+    (user,) = read_host(replace(surface, nvml=nvml)).accelerators[0].users
+    assert (user.pid, user.name, user.size_bytes) == (4711, name, 29 << 30)
+
+
 def test_an_unread_accelerator_is_remarked_on_and_intels_openmp_found(tmp_path: Path) -> None:
     surface = replace(make_spark(tmp_path), nvml=FakeNvml([]))
     host = read_host(surface)
@@ -79,7 +111,8 @@ def test_an_unread_accelerator_is_remarked_on_and_intels_openmp_found(tmp_path: 
         file.parent.mkdir(parents=True)
         file.touch()
     host = read_host(surface)
-    assert "AMD accelerator" in host.remarks[0]
+    assert host.unread_gpu
+    assert "AMD" in host.remarks[0]
     assert host.software.openmp_library == str(library)
 
 

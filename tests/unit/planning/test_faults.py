@@ -31,10 +31,14 @@ def weigh(size: int | None) -> dict[str, Any]:
     return {"weights": size and Weights(total_bytes=size * GIB)}
 
 
+UNNAMED = {"name": "me/mine", **weigh(None)}
+
+
 @pytest.mark.parametrize(
     ("machine", "inputs", "codes"),
     [
-        ("h100", {"target": weigh(None)}, ["memory-unknown"]),
+        ("h100", {"target": weigh(None)}, []),
+        ("h100", {"target": UNNAMED}, ["memory-unknown"]),
         ("rtx-3090", {"target": weigh(40)}, ["memory!"]),
         ("rtx-3090", {"target": weigh(15)}, []),
         ("rtx-3090", {"target": weigh(15), "context": 32768}, ["cache!"]),
@@ -100,7 +104,7 @@ def test_drafts_on_an_amd_gpu_run_on_a_backend_that_its_build_has() -> None:
 
 
 def test_an_unknown_size_leaves_the_cache_unknown() -> None:
-    memory = plan(target=weigh(None)).memory
+    memory = plan(target=UNNAMED).memory
     assert (memory.kv_pool_bytes, memory.sequences_that_fit) == (None, None)
     assert memory.unknown == ("target weights",)
 

@@ -18,6 +18,9 @@ LENGTH = f"{SPECULATION}.num_speculative_tokens"
 HYBRID = {"layers": HYBRID_LAYERS}
 SMALL = {"weights": Weights(total_bytes=GIB)}
 FP8 = make_recipe(quantization="fp8")
+F32 = {"weights": Weights(total_bytes=32 * GIB, bytes_by_dtype={"F32": 32 * GIB})}
+TABLES = 2 * 2 * 4096 * 151936
+HALVED = (16 * GIB + TABLES) // 2
 STORED_FP8 = {"quantized": True, "quantization": Quantization(scheme="fp8", method="fp8")}
 
 
@@ -183,14 +186,18 @@ def test_given_figures_count_in_the_budget() -> None:
 @pytest.mark.parametrize(
     ("machine", "inputs", "size"),
     [
-        ("h100", {"engine": ("--quantization", "fp8")}, 8 * GIB),
-        ("h100", {"engine": ("-q", "int8_per_channel_weight_only", "-tp", "2")}, 4 * GIB),
-        ("h100", {"engine": ("--quantization", "bitsandbytes")}, None),
+        # Embedding and head stay as they are.
+        ("h100", {"engine": ("--quantization", "fp8")}, HALVED),
+        ("h100", {"engine": ("-q", "int8_per_channel_weight_only", "-tp", "2")}, HALVED // 2),
+        ("h100", {"engine": ("-q", "bitsandbytes")}, TABLES + (16 * GIB - TABLES) * 9 // 32),
+        ("h100", {"engine": ("--quantization", "torchao")}, None),
         ("h100", {"engine": ("--cpu-offload-gb", "10")}, 6 * GIB),
         ("h100", {"engine": ("--cpu-offload-gb", "40")}, 0),
         ("h100", {"engine": ("--dtype", "float32")}, 32 * GIB),
-        ("gb10", {"recipe": FP8}, 8 * GIB),
-        ("gb10", {"recipe": FP8, "engine": ("-q", "bitsandbytes")}, None),
+        ("h100", {"target": F32}, 16 * GIB),
+        ("h100", {"target": F32, "engine": ("--dtype", "float32")}, 32 * GIB),
+        ("gb10", {"recipe": FP8}, HALVED),
+        ("gb10", {"recipe": FP8, "engine": ("-q", "torchao")}, None),
         ("cpu-server", {"recipe": FP8}, 16 * GIB),
         ("h100", {"target": {"quantized": True}, "engine": ("-q", "fp8")}, 16 * GIB),
         ("gb10-linked-1", {"recipe": make_recipe(nodes=2)}, 8 * GIB),

@@ -102,3 +102,11 @@ def test_the_engine_workflow_runs_the_parts_of_the_local_one() -> None:
     default = re.search(r"set -- (.+)", (REPOSITORY / ".ci" / "run").read_text())
     assert default is not None
     assert ["bootstrap", "check", *parts] == default[1].split()
+
+
+def test_plans_are_judged_weekly_on_every_version_that_the_script_knows() -> None:
+    job = yaml.safe_load((FOLDER / "engine.yml").read_text())["jobs"]["judge"]
+    script = (REPOSITORY / "scripts" / "judge-plans").read_text()
+    versions = ", ".join(f'"{version}"' for version in job["strategy"]["matrix"]["vllm"])
+    assert f"VERSIONS = ({versions})" in script
+    assert any("scripts/judge-plans" in step.get("run", "") for step in job["steps"])

@@ -5,7 +5,7 @@ from typing import Literal
 
 from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart
 from slipstream.checkpoints.draft_part import guess_family
-from slipstream.engines.vllm_methods import METHODS
+from slipstream.engines.vllm_methods import METHODS, keeps_mtp
 from slipstream.errors import GatedModelError, InvalidInputError, MissingPartError
 from slipstream.hardware import Host, name_kind
 from slipstream.planning.alternatives import name_alternatives
@@ -162,12 +162,13 @@ def _take_best(listed: DrafterList) -> FoundDrafter | None:
 
 def _fall_back(listed: DrafterList, target: Checkpoint, goal: Goal) -> Choice[str]:
     """Choose how to draft without a drafter: by the target's own heads, from the text, or not."""
-    known = len(listed.candidates)
-    lacking = f"no known drafter can be chosen automatically, of {known}" if known else NO_DRAFTER
-    why = f"{lacking} (slipstream models {listed.target}; hub {listed.hub})"
-    listed_heads = any(one.drafter is None and one.method == "mtp" for one in listed.candidates)
+    known = sum(one.drafter is not None for one in listed.candidates)
+    why = f"none of the known drafters can be chosen, of {known}" if known else NO_DRAFTER
+    if known or listed.hub.startswith("not searched"):
+        why += f" (slipstream models {listed.target})"
+    heads = any(one.drafter is None and one.method == "mtp" for one in listed.candidates)
     unknown = target.predicting_layers is None
-    if target.predicting_layers or (unknown and listed_heads):
+    if (target.predicting_layers or (unknown and heads)) and keeps_mtp(target.name):
         because = f"{why}; the target has MTP layers, which keep the prefix cache"
         return Choice("mtp", "checkpoint", because)
     if goal == "throughput":

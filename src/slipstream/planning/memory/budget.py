@@ -6,6 +6,13 @@ from math import ceil
 from slipstream.checkpoints.checkpoint import Checkpoint
 from slipstream.planning.inputs import PlanInputs
 from slipstream.planning.memory.cache import add_up, head_token_bytes, sequence_bytes, token_bytes
+from slipstream.planning.memory.estimates import estimate_drafter_layers
+from slipstream.planning.memory.weights import (
+    find_drafter_ranks,
+    find_ranks,
+    weigh_drafter,
+    weigh_target,
+)
 from slipstream.planning.plan import MemoryBudget, MemoryItem
 from slipstream.planning.settings import EngineSettings
 from slipstream.planning.settings.placement import (
@@ -23,17 +30,14 @@ CPU_SHARED_PROCESS_BYTES = 1400 * MIB  # without a worker process
 GPU_STEPS_IN_FLIGHT = 2
 GPU_PROCESS_BYTES = 800 * MIB
 GRAPH_BYTES = 1536 * MIB
-# How much smaller than bfloat16 vLLM makes the weights as it loads them (config/quantization.py).
-SHRUNK_AT_LOAD = {"fp8": 2, "fp8_per_tensor": 2, "fp8_per_channel": 2, "fp8_per_block": 2}
-SHRUNK_AT_LOAD |= {"mxfp8": 2, "int8_per_channel_weight_only": 2}
 
 
 def make_budget(inputs: PlanInputs, settings: EngineSettings) -> MemoryBudget:
     """Add everything up; a sum with an unknown part is unknown."""
     items = _list_items(inputs, settings)
     usable = _find_usable(inputs, settings)
-    per_token = add_up(_list_token_bytes(inputs, settings))
-    per_sequence = add_up(_list_sequence_bytes(inputs, settings))
+    tokens, sequences = _list_token_bytes(inputs, settings), _list_sequence_bytes(inputs, settings)
+    per_token, per_sequence = add_up(tokens), add_up(sequences)
     # One block is never given out (v1/core/block_pool.py, null_block).
     null_block = (per_token or 0) * inputs.block_tokens
     fixed = add_up([item.size_bytes for item in items])
@@ -45,22 +49,23 @@ def make_budget(inputs: PlanInputs, settings: EngineSettings) -> MemoryBudget:
         pool = min(pool, wanted)
     if inputs.given.kv_cache_bytes is not None:
         pool = inputs.given.kv_cache_bytes.value
-    shard = settings.shards
     return MemoryBudget(
         device_bytes=_find_device(inputs),
         usable_bytes=usable,
         items=items,
-        kv_bytes_per_token=None if per_token is None else ceil(per_token / shard),
-        bytes_per_sequence=None if per_sequence is None else ceil(per_sequence / shard),
+        kv_bytes_per_token=per_token,
+        bytes_per_sequence=per_sequence,
         kv_pool_bytes=pool,
         sequences_that_fit=None
         if pool is None or not per_sequence
-        else max(0, pool - ceil(null_block / shard)) // ceil(per_sequence / shard),
+        else max(0, pool - null_block) // per_sequence,
         unknown=tuple(
             [item.name for item in items if item.size_bytes is None]
             + (["cache of a token"] if per_token is None else [])
             + (["memory of the accelerator"] if usable is None and not inputs.on_cpu else [])
         ),
+        # The target's alone: of a drafter's layers there may be only an estimate.
+        least_sequence_bytes=sequences[0] or 0,
     )
 
 
@@ -73,15 +78,11 @@ def _count_batched_tokens(settings: EngineSettings) -> int:
 
 
 def _list_items(inputs: PlanInputs, settings: EngineSettings) -> tuple[MemoryItem, ...]:
-    drafter = inputs.draft_model
-    known = "from the safetensors headers" if inputs.target.complete else "as published"
-    sizes = [("target weights", _weights(inputs, settings), known)]
-    if drafter is not None:
-        shared = "embedding and head are the target's" if inputs.draft else "with its own embedding"
-        sizes.append(("drafter weights", _drafter_weights(drafter, settings), shared))
-    tokens = _count_batched_tokens(settings)
-    why = f"{tokens} tokens per step, and logits of every verified token"
-    sizes.append(("activations", _activations(inputs, settings), why))
+    items = [weigh_target(inputs, settings)]
+    if inputs.draft_model is not None:
+        items.append(weigh_drafter(inputs, inputs.draft_model, settings))
+    why = f"{_count_batched_tokens(settings)} tokens per step, and logits of every verified token"
+    sizes = [("activations", _activations(inputs, settings), why)]
     if inputs.on_cpu:
         packed = "oneDNN keeps a repacked copy of the head; other weights are repacked in place"
         sizes.append(("packed head", _packed_head(inputs, settings), packed))
@@ -91,29 +92,8 @@ def _list_items(inputs: PlanInputs, settings: EngineSettings) -> tuple[MemoryIte
     else:
         graphs, captured = (0, "") if settings.is_eager else (GRAPH_BYTES, ", with captured graphs")
         sizes.append(("driver and graphs", GPU_PROCESS_BYTES + graphs, f"an allowance{captured}"))
-    return tuple(MemoryItem(name=name, size_bytes=size, because=why) for name, size, why in sizes)
-
-
-def _weights(inputs: PlanInputs, settings: EngineSettings) -> int | None:
-    """Return the target's weights on one shard, as loaded and without what is offloaded."""
-    weights, quantization = inputs.target.weights, settings.quantization
-    if weights is None:
-        return None
-    size = weights.total_bytes
-    if not inputs.target.quantized:
-        shrunk = SHRUNK_AT_LOAD.get(quantization.value) if quantization else 1
-        if shrunk is None:
-            return None
-        size = ceil(size * settings.element_bytes / 2 / shrunk)
-    offloaded = settings.rest.get("--cpu-offload-gb")
-    kept = int(float(str(offloaded.value)) * (1 << 30)) if offloaded else 0
-    return max(0, ceil(size / settings.shards) - kept)
-
-
-def _drafter_weights(drafter: Checkpoint, settings: EngineSettings) -> int | None:
-    if drafter.weights is None:
-        return None
-    return ceil(drafter.weights.total_bytes * settings.element_bytes / 2 / settings.shards)
+    others = (MemoryItem(name=name, size_bytes=size, because=why) for name, size, why in sizes)
+    return (*items, *others)
 
 
 def _packed_head(inputs: PlanInputs, settings: EngineSettings) -> int | None:
@@ -140,21 +120,31 @@ def _uses_heads(inputs: PlanInputs) -> bool:
 
 def _head_bytes(inputs: PlanInputs, settings: EngineSettings) -> int | None:
     """Return the bytes that the target's predicting layers keep of one token."""
-    one = head_token_bytes(inputs.target, settings.cache_dtype)
+    one = head_token_bytes(inputs.target, settings.cache_dtype, find_ranks(settings).tensor)
     layers = inputs.target.predicting_layers
     return None if one is None or layers is None else one * layers
 
 
+def _complete_drafter(inputs: PlanInputs) -> Checkpoint | None:
+    """Return the drafter, with its layers estimated if they are unknown."""
+    if (drafter := inputs.draft_model) is None:
+        return None
+    layers = estimate_drafter_layers(drafter, inputs.target)
+    return drafter.model_copy(update={"layers": layers})
+
+
 def _list_token_bytes(inputs: PlanInputs, settings: EngineSettings) -> list[int | None]:
-    sizes = [token_bytes(inputs.target, settings.cache_dtype)]
-    if inputs.draft_model is not None:
-        sizes.append(token_bytes(inputs.draft_model, settings.drafter_cache_dtype))
+    sizes = [token_bytes(inputs.target, settings.cache_dtype, find_ranks(settings))]
+    if (drafter := _complete_drafter(inputs)) is not None:
+        ranks = find_drafter_ranks(settings)
+        sizes.append(token_bytes(drafter, settings.drafter_cache_dtype, ranks))
     elif _uses_heads(inputs):
         sizes.append(_head_bytes(inputs, settings))
     return sizes
 
 
 def _list_sequence_bytes(inputs: PlanInputs, settings: EngineSettings) -> list[int | None]:
+    """Return what a sequence keeps in the target, and in what drafts for it."""
     longest = settings.context.value if settings.context else -1
     context = longest if longest > 0 else inputs.target.context or 0
     steps = 1 if inputs.on_cpu else GPU_STEPS_IN_FLIGHT
@@ -164,11 +154,12 @@ def _list_sequence_bytes(inputs: PlanInputs, settings: EngineSettings) -> list[i
         in_flight_tokens=_count_batched_tokens(settings) * steps,
         block_tokens=inputs.block_tokens,
     )
-    length, drafter = settings.draft_length, inputs.draft_model
-    sizes = [measure(inputs.target, kv_dtype=settings.cache_dtype, draft_length=length)]
-    if drafter is not None:
-        kv_dtype = settings.drafter_cache_dtype
-        sizes.append(measure(drafter, kv_dtype=kv_dtype, draft_length=0))
+    kv_dtype, length = settings.cache_dtype, settings.draft_length
+    ranks = find_ranks(settings)
+    sizes = [measure(inputs.target, kv_dtype=kv_dtype, draft_length=length, ranks=ranks)]
+    if (drafter := _complete_drafter(inputs)) is not None:
+        kv_dtype, ranks = settings.drafter_cache_dtype, find_drafter_ranks(settings)
+        sizes.append(measure(drafter, kv_dtype=kv_dtype, draft_length=0, ranks=ranks))
     if _uses_heads(inputs):
         blocks = ceil(context / inputs.block_tokens)
         one = _head_bytes(inputs, settings)

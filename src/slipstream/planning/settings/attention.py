@@ -11,6 +11,9 @@ from slipstream.units import version_tuple
 
 GEMMA4 = "Gemma4"
 TURBOQUANT_BACKEND = "TURBOQUANT"
+# Major capabilities on which FlashAttention reads an fp8 cache: its version 3 on sm_90, and its
+# version 4 on sm_100 and sm_103 (fa_utils.py).
+FP8_FLASH_ATTENTION = (9, 10)
 # The lowest compute capability with native FP8; Triton does not emulate it.
 FP8_CAPABILITY = (8, 9)
 # TurboQuant is slower: where neither holds all, it must hold this much more.
@@ -27,15 +30,16 @@ def is_gemma4(inputs: PlanInputs) -> bool:
 
 
 def decide_target_backend(inputs: PlanInputs) -> Choice[str] | None:
-    """Leave the target's backend to the engine, but for Gemma 4.
+    """Leave the target's backend to the engine, but for Gemma 4 where only Triton runs it.
 
     Old recipes force one because their engine drafted on it only; since vllm#39930 the
-    drafter has its own.
+    drafter has its own. On sm_90 vLLM runs all layers of Gemma 4 on FlashAttention 4; on sm_110
+    its selector names FlashAttention, which then falls back to a version without such heads.
     """
-    if not inputs.on_cpu and is_gemma4(inputs):
-        why = "Gemma 4's 512-wide heads run on Triton only (NVIDIA forum 367271)"
-        return Choice("TRITON_ATTN", "checkpoint", why)
-    return None
+    if inputs.on_cpu or not is_gemma4(inputs) or inputs.capability_major == 9:
+        return None
+    why = "Gemma 4's heads are 512 wide, which FlashAttention 4 runs on sm_90 only (fa_utils.py)"
+    return Choice("TRITON_ATTN", "checkpoint", why)
 
 
 def decide_drafter_backend(inputs: PlanInputs) -> Choice[str] | None:
@@ -86,7 +90,7 @@ def has_fp8_cache(inputs: PlanInputs) -> bool:
     """Return whether a backend here surely reads an fp8 cache."""
     backend = inputs.given.attention_backend
     if backend is not None and backend.value == "FLASH_ATTN":
-        return inputs.capability_major == 9
+        return inputs.capability_major in FP8_FLASH_ATTENTION
     return version_tuple(inputs.capability or "0.0") >= FP8_CAPABILITY
 
 
@@ -133,8 +137,12 @@ def decide_drafter_kv_dtype(inputs: PlanInputs, kv_dtype: str) -> Choice[str] | 
     if kv_dtype in TURBOQUANT_BITS:
         why = "no non-causal backend supports TurboQuant for the drafter"
         return Choice("bfloat16", "checkpoint", why)
-    if kv_dtype.startswith("fp8") and inputs.capability_major != 9:
-        why = "FlashAttention reads an fp8 cache on sm_90 only, and the drafter's is small"
+    stored = inputs.target.quantization
+    if kv_dtype == "auto" and stored is not None and stored.kv_dtype is not None:
+        kv_dtype = stored.kv_dtype
+    read_here = inputs.capability_major in FP8_FLASH_ATTENTION and kv_dtype != "fp8_e5m2"
+    if kv_dtype.startswith("fp8") and not read_here:
+        why = "FlashAttention reads fp8_e4m3 only, on sm_90 and sm_10x; the drafter's is small"
         return Choice("bfloat16", "hardware", why)
     return None
 

@@ -68,7 +68,7 @@ def find_config(made: LaunchPlan) -> dict[str, Any]:
         (("--method", "suffix"), {"method": "suffix", "num_speculative_tokens": 24}),
         (("--method", "mtp"), {"method": "mtp", "num_speculative_tokens": 3}),
         (("--method", "ngram", "--k", "2"), {"num_speculative_tokens": 2}),
-        (("--method", "ngram", "--users", "16"), {"num_speculative_tokens": 4}),
+        (("--method", "ngram", "--users", "16"), {"num_speculative_tokens": 5}),
         (("--method", "eagle3", "--drafter", "eagle"), {"method": "eagle3"}),
         (("--drafter", "eagle"), {"method": "eagle3", "num_speculative_tokens": 3}),
         (("--method", "eagle", "--drafter", "small"), {"method": "eagle"}),
@@ -158,6 +158,21 @@ def test_the_targets_own_heads_keep_a_layers_cache(tmp_path: Path, capsys: Captu
 def test_a_target_without_heads_is_told(capsys: Capture) -> None:
     faults = plan(capsys, "--method", "mtp")
     assert [fault.code for fault in (*faults.refusals, *faults.warnings)] == ["mtp-layers"]
+
+
+def test_heads_are_left_alone_where_vllm_takes_the_target_for_a_drafter(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    heads = {f"model.layers.{LLAMA['num_hidden_layers']}.mlp.weight": ("BF16", (4, 4))}
+    config = {**LLAMA, "num_nextn_predict_layers": 1}
+    write_checkpoint(tmp_path / "made-for-DFlash", config, tensors=heads, tokenizer=TOKENIZER)
+    command = ["plan", "made-for-DFlash", "--host", "h100", "--json"]
+    run(command, {})
+    made = LaunchPlan.model_validate_json(capsys.readouterr().out)
+    assert find_config(made)["method"] == "ngram_gpu"
+    run([*command, "--method", "mtp"], {})
+    made = LaunchPlan.model_validate_json(capsys.readouterr().out)
+    assert [fault.code for fault in made.refusals] == ["mtp-name"]
 
 
 def test_every_name_is_a_method_or_none() -> None:

@@ -108,3 +108,14 @@ def test_options_are_the_words_that_they_are_read_from() -> None:
     read = make_options(engine=shown[shown.index("--") + 1 :]).engine
     assert read.list_arguments() == options.engine.list_arguments()
     assert make_options().list_words() == []
+
+
+@pytest.mark.parametrize(("made_for", "fits"), [("mi300x", True), ("h100", False)])
+def test_a_plan_for_an_amd_gpu_is_served_where_there_is_one(
+    made_for: str, fits: bool, tmp_path: Path, capsys: Capture
+) -> None:
+    made = plan(capsys, *write_pair(tmp_path), "--host", made_for)
+    here = load_host("cpu-server")
+    assert made.find_mismatch(here) is not None
+    unread = here.model_copy(update={"unread_gpu": True})
+    assert (made.find_mismatch(unread) is None) is fits

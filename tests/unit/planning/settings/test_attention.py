@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from slipstream.checkpoints.checkpoint import Layers
+from slipstream.checkpoints.checkpoint import Layers, Quantization
 from slipstream.planning.settings.attention import (
     decide_drafter_backend,
     decide_drafter_kv_dtype,
@@ -22,9 +22,11 @@ GEMMA = {"architecture": "Gemma4ForConditionalGeneration"}
 @pytest.mark.parametrize(
     ("machine", "inputs", "chosen"),
     [
-        ("h100", {"target": GEMMA}, ("TRITON_ATTN", "checkpoint")),
+        ("h100", {"target": GEMMA}, None),
+        ("b200", {"target": GEMMA}, ("TRITON_ATTN", "checkpoint")),
+        ("jetson-thor", {"target": GEMMA}, ("TRITON_ATTN", "checkpoint")),
         (
-            "h100",
+            "gb10",
             {"target": {"architecture": None, "name": "google/gemma-4-31B-it"}},
             ("TRITON_ATTN", "checkpoint"),
         ),
@@ -111,6 +113,7 @@ def on(backend: str) -> dict[str, Any]:
         ("rtx-3090", (10, 20, 26), {"target": SINKS}, None),
         ("h100", (10, 20, 26), on("flash_attn"), "fp8"),
         ("gb10", (10, 20, 26), on("triton_attn"), "fp8"),
+        ("b200", (10, 20, 26), on("flash_attn"), "fp8"),
         ("gb10", (10, 20, 26), on("flash_attn"), None),
         ("cpu-server", (10, 20, 26), {}, None),
         ("h100", (10, 24, 26), {"goal": "throughput"}, None),
@@ -132,7 +135,10 @@ def test_the_cache_of_24_sequences_shrinks_for_a_capacity_goal_as_far_as_needed(
     [
         ("h100", "auto", None),
         ("h100", "fp8", None),
-        ("b200", "fp8", "bfloat16"),
+        ("h100", "fp8_e5m2", "bfloat16"),
+        ("b200", "fp8", None),
+        ("b300", "fp8", None),
+        ("jetson-thor", "fp8", "bfloat16"),
         ("gb10", "fp8_e4m3", "bfloat16"),
         ("h100", "turboquant_k8v4", "bfloat16"),
     ],
@@ -181,3 +187,13 @@ def test_prefix_caching_is_off_where_drafts_or_the_recipe_say_so_and_on_for_agen
     machine: str, inputs: dict[str, Any], chosen: tuple[bool, str] | None
 ) -> None:
     assert pick(decide_prefix_caching(make_inputs(machine, **inputs))) == chosen
+
+
+@pytest.mark.parametrize(("machine", "drafter_kv"), [("rtx-5090", "bfloat16"), ("h100", None)])
+def test_a_cache_that_the_checkpoint_has_scales_for_is_not_the_drafters_by_itself(
+    machine: str, drafter_kv: str | None
+) -> None:
+    stored = Quantization(scheme="nvfp4", method="modelopt", kv_dtype="fp8_e4m3")
+    inputs = make_inputs(machine, target={"quantized": True, "quantization": stored})
+    choice = decide_drafter_kv_dtype(inputs, "auto")
+    assert (None if choice is None else choice.value) == drafter_kv
