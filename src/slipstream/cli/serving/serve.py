@@ -238,8 +238,8 @@ def _find_bind(
 ) -> str | None:
     """Return the address to listen on; with a container's variables, one that fits a container."""
     named: str | None = options.bind
-    asked = (plan.settings.host, plan.settings.uds)
-    if named or not options.from_env or any(one and one.source != "default" for one in asked):
+    places = (plan.settings.host, plan.settings.uds)
+    if named or not options.from_env or any(one and one.source != "default" for one in places):
         return named
     return decide_bind(host, has_key=has_key)
 
