@@ -20,7 +20,20 @@ from tests.unit.cli.pairs import write_pair
 LINES = 2000
 PLANNED = [*FLAGS.values(), SPECULATION, "--hf-overrides", "--cpu-offload-gb", "--spec-tokens"]
 NUMBERS = ("0", "-1", "1", "3", "7", "1.5", "32k", "1e9", "9" * 40, "-0", "0x10", "inf", "nan")
-TEXTS = ("", " ", "auto", "None", "null", "true", "~", "~nobody/x", "..", "a/b", "ü/漢", "\0")
+TEXTS: tuple[str, ...] = (
+    "",
+    " ",
+    "auto",
+    "None",
+    "null",
+    "true",
+    "~",
+    "~nobody/x",
+    "..",
+    "a/b",
+    "ü/漢",
+    "\0",
+)
 TEXTS += ("a" * 5000, "{}", "[]", "{", '{"a": 1', "[[1]]", '"x"', "32 GiB", "50%", "--", "-", "=")
 JSON = some.recursive(
     some.none() | some.booleans() | some.integers() | some.floats() | some.text(max_size=3),
@@ -35,7 +48,15 @@ VALUES = (
     | JSON.map(json.dumps)
     | OBJECTS.map(json.dumps)
 )
-OPTIONS = ("--context", "--users", "--k", "--drafter", "--method", "--goal", "--host")
+OPTIONS: tuple[str, ...] = (
+    "--context",
+    "--users",
+    "--k",
+    "--drafter",
+    "--method",
+    "--goal",
+    "--host",
+)
 OPTIONS += ("--from-env", "--max-num-seqs", "--no-such", "--tls", "--record", "--gate", "--port")
 OPTIONS += ("--bind", "--guardian", "--html", "--against", "--methods", "--workload", "--rounds")
 SOUND = {
