@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import torch
 import vllm
@@ -33,10 +34,7 @@ from vllm.model_executor.model_loader.utils import initialize_model
 from vllm.model_executor.models import ModelRegistry, registry
 from vllm.platforms import current_platform
 from vllm.utils.torch_utils import set_default_torch_dtype
-from vllm.v1.core.kv_cache_utils import (
-    _max_memory_usage_bytes_from_groups,
-    get_kv_cache_configs,
-)
+from vllm.v1.core import kv_cache_utils
 from vllm.v1.kv_cache_interface import MambaSpec
 from vllm.v1.worker.gpu.attn_utils import get_kv_cache_spec
 
@@ -46,18 +44,11 @@ QUANTIZED = ("quantization_config", "compression_config")
 GROUPS = ("_WORLD", "_TP", "_ETP", "_DCP", "_PP", "_DP", "_EP", "_EPLB", "_PCP")
 
 
-@contextlib.contextmanager
-def stand_in_groups(tensor_parallel: int) -> Iterator[None]:
+def stand_in_groups(tensor_parallel: int) -> Any:
     """Let vLLM believe that it is the first of so many ranks."""
     sizes = {"_WORLD": tensor_parallel, "_TP": tensor_parallel, "_EP": tensor_parallel}
-    before = {name: getattr(parallel_state, name, None) for name in GROUPS}
-    for name in GROUPS:
-        setattr(parallel_state, name, make_group(sizes.get(name, 1)))
-    try:
-        yield
-    finally:
-        for name, group in before.items():
-            setattr(parallel_state, name, group)
+    groups = {name: make_group(sizes.get(name, 1)) for name in GROUPS}
+    return mock.patch.multiple(parallel_state, create=True, **groups)
 
 
 def make_group(size: int) -> SimpleNamespace:
@@ -85,23 +76,20 @@ class StandIn:
 @contextlib.contextmanager
 def stand_in_device() -> Iterator[None]:
     """Let model classes create streams and buffers where there is no GPU, and read numbers."""
-    read, kind = torch.Tensor.item, current_platform.device_type
-    changes = {
-        "Stream": StandIn,
-        "Event": StandIn,
-        "current_device": lambda: torch.device("meta"),
-    }
-    before = {name: getattr(torch.cuda, name) for name in changes}
-    for name, change in changes.items():
-        setattr(torch.cuda, name, change)
-    torch.Tensor.item = lambda tensor: 0.0 if tensor.is_meta else read(tensor)
-    current_platform.device_type = "meta"
-    try:
+    read, meta = torch.Tensor.item, torch.device("meta")
+    with contextlib.ExitStack() as stack:
+        for name in ("Stream", "Event"):
+            stack.enter_context(mock.patch.object(torch.cuda, name, StandIn))
+        stack.enter_context(mock.patch.object(torch.cuda, "current_device", return_value=meta))
+        stack.enter_context(
+            mock.patch.object(torch.Tensor, "item", lambda one: 0.0 if one.is_meta else read(one))
+        )
+        stack.enter_context(
+            mock.patch.multiple(
+                current_platform, create=True, device_type="meta", current_device=lambda: meta
+            )
+        )
         yield
-    finally:
-        for name, own in before.items():
-            setattr(torch.cuda, name, own)
-        torch.Tensor.item, current_platform.device_type = read, kind
 
 
 def copy_config(folder: Path, copy: Path) -> None:
@@ -110,18 +98,21 @@ def copy_config(folder: Path, copy: Path) -> None:
     Towers for images and sound keep no cache, and need packages that not every build has.
     """
     config = json.loads((folder / "config.json").read_text())
-    text, names = config.get("text_config"), config.get("architectures") or [""]
+    text, names = config.get("text_config") or {}, config.get("architectures") or [""]
+    family = str(text.get("model_type")).removesuffix("_text").title()
     plain = names[0].replace("ForConditionalGeneration", "ForCausalLM")
-    if text and plain in ModelRegistry.get_supported_archs():
-        config = {"dtype": "bfloat16", **text, "architectures": [plain]}
+    known = ModelRegistry.get_supported_archs()
+    found = [name for name in (plain, f"{family}ForCausalLM") if name in known]
+    if text and found:
+        config = {"dtype": "bfloat16", **text, "architectures": found[:1]}
     for key in QUANTIZED:
         config.pop(key, None)
         (config.get("text_config") or {}).pop(key, None)
     (copy / "config.json").write_text(json.dumps(config))
 
 
-def build(folder: Path, case: dict[str, Any]) -> tuple[Any, dict[str, Any], int]:
-    """Build the model without memory; return config, each layer's spec and a sequence's bytes."""
+def build(folder: Path, case: dict[str, Any]) -> tuple[Any, dict[str, Any], int, int]:
+    """Build the model without memory; return config, specs, block and bytes of a sequence."""
     engine = EngineArgs(
         model=str(folder),
         dtype="bfloat16",
@@ -138,23 +129,31 @@ def build(folder: Path, case: dict[str, Any]) -> tuple[Any, dict[str, Any], int]
     with stand_in_groups(case["tensor_parallel"]), set_current_vllm_config(config):
         with stand_in_device(), set_default_torch_dtype(torch.bfloat16), torch.device("meta"):
             initialize_model(config)
-        specs = get_kv_cache_spec(config)
-        return config, specs, count_sequence_bytes(config)
+        specs, asked = get_kv_cache_spec(config), config.cache_config.block_size
+        return config, specs, asked, count_sequence_bytes(config)
 
 
 def count_sequence_bytes(config: Any) -> int:
     """Count what the engine reserves for a sequence of full length, with its padding."""
     current_platform.update_block_size_for_backend(config)
     config.cache_config.kv_cache_layout = "LBNHC"
-    (pool,) = get_kv_cache_configs(config, [get_kv_cache_spec(config)], [POOL_BYTES])
-    return int(_max_memory_usage_bytes_from_groups(config, pool.kv_cache_groups))
+    specs = [get_kv_cache_spec(config)]
+    if hasattr(kv_cache_utils, "get_kv_cache_configs"):
+        (pool,) = kv_cache_utils.get_kv_cache_configs(config, specs, [POOL_BYTES])
+    else:
+        from vllm.v1.core import kv_cache_planning as planning  # from 0.33.0 on
+
+        groups = planning.get_global_kv_cache_groups(config, specs)
+        (pool,) = planning.get_kv_cache_configs(config, specs, [POOL_BYTES], groups)
+    fit = kv_cache_utils.get_max_concurrency_for_kv_cache_config(config, pool)
+    return round(POOL_BYTES / fit)
 
 
 def describe(case: dict[str, Any]) -> dict[str, Any]:
     """Add up what one rank keeps of a token in all attention layers, and of a sequence's states."""
     with tempfile.TemporaryDirectory() as copy:
         copy_config(Path(case["folder"]), Path(copy))
-        config, specs, sequence = build(Path(copy), case)
+        config, specs, asked, sequence = build(Path(copy), case)
     states = [spec for spec in specs.values() if isinstance(spec, MambaSpec)]
     attention = [spec for spec in specs.values() if not isinstance(spec, MambaSpec)]
     kinds: dict[str, int] = {}
@@ -169,6 +168,7 @@ def describe(case: dict[str, Any]) -> dict[str, Any]:
         "state_bytes": sum(count_state_bytes(spec) for spec in states),
         "layers": kinds,
         "sequence_bytes": sequence,
+        "asked_block_tokens": asked,
         "block_tokens": config.cache_config.block_size,
         "in_flight_tokens": config.max_in_flight_tokens,
     }

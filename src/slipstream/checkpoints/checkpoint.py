@@ -29,6 +29,8 @@ class Layers(Record):
     key_value_heads: int | None = None
     head_size: int | None = None
     window: int | None = None
+    # The window does not slide: it begins anew after so many tokens.
+    chunked: bool = False
     # The key by which sparse attention over a latent cache finds its tokens.
     index_size: int | None = None
     # Recurrent layers keep a state a request instead of keys and values a token.

@@ -198,4 +198,5 @@ def _describe(kind: str, count: int, config: Mapping[str, Any]) -> Layers:
         key_value_heads=(None if sliding else config.get("num_global_key_value_heads")) or heads,
         head_size=(None if sliding else config.get("global_head_dim")) or head_size,
         window=window if sliding else None,
+        chunked=sliding and bool(config.get("attention_chunk_size")),
     )

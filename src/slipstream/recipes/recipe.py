@@ -206,12 +206,13 @@ class KnownModel(Record):
             "source": f"shape of {self.facts.name}, of which it is a build: {self.facts.source}",
             "licence": None,
             "gated": None,
-            # A build may have left them out.
-            "predicting_layers": None,
             "quantized": None,
             "quantization": None,
             "weights": None,
         }
+        if name.partition("/")[0].lower() != self.facts.name.partition("/")[0].lower():
+            # Makers keep their MTP layers; other builds may have left them out.
+            shared["predicting_layers"] = None
         if build is not None:
             shared |= {
                 "source": f"{shared['source']}; size: {build.source}",

@@ -37,6 +37,9 @@ def show(made: LaunchPlan, *flags: str) -> list[str | None]:
         ("rtx-3090", 16, {}, "2048", "5120", None),
         # What was asked for stays.
         ("rtx-5090", 23, {"context": 12288}, "2048", "12288", "fp8"),
+        # Users take part of the context only if that is longer than their requests.
+        ("rtx-3090", 15.3, {"users": 4}, "2048", "9216", None),
+        ("rtx-5090", 22.8, {"users": 4}, "2048", "18432", "fp8"),
         ("rtx-5090", 22, {"engine": (TOKENS, "8192")}, "8192", "12288", None),
         ("rtx-5090", 20, {"engine": (CACHE, "fp8")}, "8192", "32768", "fp8"),
     ],

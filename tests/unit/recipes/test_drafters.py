@@ -70,7 +70,7 @@ def test_a_known_model_has_what_a_memory_budget_needs(model: KnownModel) -> None
     facts = model.facts
     assert facts.source
     assert facts.complete is False
-    assert facts.architecture in read_auxiliary_targets()
+    assert facts.architecture in read_auxiliary_targets() or facts.predicting_layers
     assert facts.weights is not None
     assert token_bytes(facts, "auto")
     assert facts.vocabulary_size
@@ -79,10 +79,25 @@ def test_a_known_model_has_what_a_memory_budget_needs(model: KnownModel) -> None
     )
 
 
-def test_known_models_are_unique_and_each_has_a_drafter() -> None:
+def test_known_models_and_their_builds_are_unique() -> None:
     stems = [name_stem(model.facts.name) for model in MODELS]
-    assert len(stems) == len(set(stems)) >= 30
-    assert set(stems) <= {name_stem(entry.target) for entry in DRAFTERS}
+    assert len(stems) == len(set(stems)) >= 45
+    builds = [build.name for model in MODELS for build in model.builds]
+    assert len(builds) == len(set(builds)) >= 35
+
+
+def test_every_drafter_without_files_of_its_own_is_of_a_target_that_may_have_mtp_layers() -> None:
+    native = {entry.target for entry in DRAFTERS if entry.drafter is None}
+    stated = {model.facts.name: model.facts.predicting_layers for model in MODELS}
+    assert all(stated[name] for name in native & stated.keys())
+
+
+def test_others_builds_may_have_left_out_mtp_layers_and_all_share_the_template() -> None:
+    model = next(one for one in MODELS if one.facts.name == "zai-org/GLM-4.6")
+    own, other = (model.describe(f"{owner}/GLM-4.6-FP8") for owner in ("zai-org", "somebody"))
+    assert (own.predicting_layers, other.predicting_layers) == (1, None)
+    assert own.conversation == other.conversation == model.facts.conversation
+    assert own.conversation is not None
 
 
 def test_a_build_shares_the_shape_and_has_its_own_size() -> None:

@@ -162,13 +162,13 @@ def _take_best(listed: DrafterList) -> FoundDrafter | None:
 
 def _fall_back(listed: DrafterList, target: Checkpoint, goal: Goal) -> Choice[str]:
     """Choose how to draft without a drafter: by the target's own heads, from the text, or not."""
-    known = len(listed.candidates)
-    lacking = f"no known drafter can be chosen automatically, of {known}" if known else NO_DRAFTER
-    why = f"{lacking} (slipstream models {listed.target}; hub {listed.hub})"
-    listed_heads = any(one.drafter is None and one.method == "mtp" for one in listed.candidates)
-    unknown = target.predicting_layers is None
-    heads = target.predicting_layers or (unknown and listed_heads)
-    if heads and keeps_mtp(target.name):
+    known = sum(one.drafter is not None for one in listed.candidates)
+    why = f"none of the known drafters can be chosen, of {known}" if known else NO_DRAFTER
+    if known or listed.hub.startswith("not searched"):
+        why += f" (slipstream models {listed.target})"
+    heads = any(one.drafter is None and one.method == "mtp" for one in listed.candidates)
+    found = target.predicting_layers or (target.predicting_layers is None and heads)
+    if found and keeps_mtp(target.name):
         because = f"{why}; the target has MTP layers, which keep the prefix cache"
         return Choice("mtp", "checkpoint", because)
     if goal == "throughput":

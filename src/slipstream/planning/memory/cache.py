@@ -195,9 +195,12 @@ def sequence_bytes(
         states = page * (1 + draft_length) * recurrent
     sizes: list[int | None] = [states]
     for part in _list_attention(layers):
-        blocks = ceil(context / block_tokens)
+        kept, more = context, 0
         if part.kind == "sliding" and part.window is not None:
-            blocks = ceil(min(part.window - 1 + in_flight_tokens, context) / block_tokens) + 1
+            # A window that slides may begin in the middle of a block.
+            more = 0 if part.chunked else 1
+            kept = min(part.window - more + in_flight_tokens, context)
+        blocks = ceil(kept / block_tokens) + more
         per_token = _part_token_bytes(checkpoint, part, kv_dtype, ranks.tensor)
         sizes.append(None if per_token is None else blocks * block_tokens * per_token)
     return add_up(sizes)

@@ -50,6 +50,10 @@ class Size:
     least: int
     because: str
 
+    def change(self, best: int, least: int, what: str) -> "Size":
+        """Return what becomes of it."""
+        return Size(best, least, f"{self.because}, {what}")
+
 
 def estimate_weights(checkpoint: Checkpoint) -> Size | None:
     """Estimate a model's weights from its shape, or from the figures in its name."""

@@ -8,6 +8,7 @@ from slipstream.planning.memory.cache import Ranks
 from slipstream.planning.memory.estimates import Size, estimate_drafter, estimate_weights
 from slipstream.planning.plan import MemoryItem
 from slipstream.planning.settings import EngineSettings
+from slipstream.units import show_bytes
 
 GIB = 1 << 30
 STORED_BYTES = {"F64": 8, "F32": 4}
@@ -38,25 +39,18 @@ def weigh_target(inputs: PlanInputs, settings: EngineSettings) -> MemoryItem:
     if (size := _find_published(target)) is None:
         because = "neither its size nor its number of parameters is known"
         return MemoryItem(name="target weights", size_bytes=None, because=because)
-    changes = []
     if not target.quantized:
-        size, changes = _convert(size, target.weights, settings)
+        size = _convert(size, target.weights, settings)
+        if quantization is not None and quantization.value not in AT_LOAD:
+            because = f"{size.because}; what --quantization {quantization.value} saves is unknown"
+            return MemoryItem(name="target weights", size_bytes=None, because=because)
         if quantization is not None:
-            if quantization.value not in AT_LOAD:
-                because = (
-                    f"{size.because}; what --quantization {quantization.value} saves is unknown"
-                )
-                return MemoryItem(name="target weights", size_bytes=None, because=because)
             size = _quantize(size, quantization.value, target)
-            changes = [f"quantized to {quantization.value} at load"]
-    if settings.shards > 1:
-        changes.append(f"one of {settings.shards} parts")
-    size = Size(ceil(size.best / settings.shards), size.least // settings.shards, size.because)
-    if (offloaded := settings.rest.get("--cpu-offload-gb")) is not None:
-        kept = int(float(str(offloaded.value)) * GIB)
-        size = Size(max(0, size.best - kept), max(0, size.least - kept), size.because)
-        changes.append(f"{offloaded.value} GiB in system memory")
-    return _make_item("target weights", size, changes)
+    item = _make_item("target weights", _offload(_spread(size, settings.shards), settings))
+    published = target.weights.total_bytes if target.weights else item.size_bytes
+    if item.size_bytes == published:
+        return item
+    return item.model_copy(update={"because": f"{show_bytes(published)} {item.because}"})
 
 
 def _find_published(checkpoint: Checkpoint) -> Size | None:
@@ -67,21 +61,18 @@ def _find_published(checkpoint: Checkpoint) -> Size | None:
     return Size(total, total, known)
 
 
-def _convert(
-    size: Size, weights: Weights | None, settings: EngineSettings
-) -> tuple[Size, list[str]]:
+def _convert(size: Size, weights: Weights | None, settings: EngineSettings) -> Size:
     """Return unquantized weights in the type that they are served in."""
+    stored = weights.bytes_by_dtype if weights else {}
     wide = sum(
         size_bytes - size_bytes * 2 // STORED_BYTES[dtype]
-        for dtype, size_bytes in (weights.bytes_by_dtype if weights else {}).items()
+        for dtype, size_bytes in stored.items()
         if dtype in STORED_BYTES
     )
     factor = settings.element_bytes / 2
-    served = Size(
-        ceil((size.best - wide) * factor), int((size.least - wide) * factor), size.because
-    )
     named = "float32" if settings.element_bytes == 4 else "bfloat16"
-    return served, [] if served == size else [f"served in {named}"]
+    best, least = ceil((size.best - wide) * factor), int((size.least - wide) * factor)
+    return size if best == size.best else size.change(best, least, f"served in {named}")
 
 
 def _quantize(size: Size, method: str, target: Checkpoint) -> Size:
@@ -89,30 +80,37 @@ def _quantize(size: Size, method: str, target: Checkpoint) -> Size:
     share = AT_LOAD[method] / 2
     table = (target.hidden_size or 0) * (target.vocabulary_size or 0) * 2
     plain = min(size.best, TABLES * table)
-    return Size(ceil(plain + (size.best - plain) * share), int(size.least * share), size.because)
+    best = ceil(plain + (size.best - plain) * share)
+    return size.change(best, int(size.least * share), f"quantized to {method} at load")
+
+
+def _spread(size: Size, parts: int) -> Size:
+    if parts == 1:
+        return size
+    return size.change(ceil(size.best / parts), size.least // parts, f"one of {parts} parts")
+
+
+def _offload(size: Size, settings: EngineSettings) -> Size:
+    if (given := settings.rest.get("--cpu-offload-gb")) is None:
+        return size
+    away = int(float(str(given.value)) * GIB)
+    words = f"{given.value} GiB of it in system memory"
+    return size.change(max(0, size.best - away), max(0, size.least - away), words)
 
 
 def weigh_drafter(inputs: PlanInputs, drafter: Checkpoint, settings: EngineSettings) -> MemoryItem:
     """Return the drafter's weights on one rank; it is spread over the ranks that it drafts on."""
-    ranks, factor = find_drafter_ranks(settings).tensor, settings.element_bytes / 2
     shared = "embedding and head are the target's" if inputs.draft else "with its own embedding"
+    size = estimate_drafter(drafter, inputs.target)
     if drafter.weights is not None:
-        total = drafter.weights.total_bytes
-        size: Size | None = Size(total, total, shared)
-    else:
-        size = estimate_drafter(drafter, inputs.target)
+        size = Size(drafter.weights.total_bytes, drafter.weights.total_bytes, shared)
     if size is None:
         return MemoryItem(name="drafter weights", size_bytes=None, because=shared)
-    spread = Size(ceil(size.best * factor / ranks), int(size.least * factor / ranks), size.because)
-    return _make_item("drafter weights", spread, [f"one of {ranks} parts"] if ranks > 1 else [])
+    if not drafter.quantized:
+        size = _convert(size, drafter.weights, settings)
+    return _make_item("drafter weights", _spread(size, find_drafter_ranks(settings).tensor))
 
 
-def _make_item(name: str, size: Size, changes: list[str]) -> MemoryItem:
-    """Write a size with where it comes from and what was made of it."""
-    exact = size.best == size.least
-    return MemoryItem(
-        name=name,
-        size_bytes=size.best,
-        least_bytes=None if exact else size.least,
-        because=", ".join([size.because, *changes]),
-    )
+def _make_item(name: str, size: Size) -> MemoryItem:
+    least = None if size.best == size.least else size.least
+    return MemoryItem(name=name, size_bytes=size.best, because=size.because, least_bytes=least)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from slipstream.checkpoints.checkpoint import Checkpoint
-from slipstream.errors import InvalidInputError, MissingPartError
+from slipstream.errors import GatedModelError, InvalidInputError, MissingPartError
 from slipstream.planning.drafters.library import Library
 from slipstream.planning.drafters.resolution import Resolved, choose_recipe, resolve
 from slipstream.planning.settings.options import Goal, make_options
@@ -167,6 +167,15 @@ def test_offline_the_recipes_facts_stand_in_and_names_say_the_rest() -> None:
     assert (found.drafter.draft.family, found.drafter.hidden_size) == ("dflash2", None)
     (note,) = found.notes
     assert f"z-lab/Qwen3-DFlash2 from its name alone, {TARGET.name} from recipe" in note
+
+
+def test_a_model_of_the_index_that_the_hub_refuses_is_known_to_be_gated() -> None:
+    def refuse(name: str, *, tokenizer: bool) -> Checkpoint:
+        raise GatedModelError(f"{name} is gated", hint="set HF_TOKEN")
+
+    found = resolve(TARGET.name, make_options(), "h100", Library(refuse, **INDEX))
+    assert found.target.gated
+    assert found.target.hidden_size == 4096
 
 
 def test_offline_without_a_recipe_the_hubs_error_is_shown() -> None:
