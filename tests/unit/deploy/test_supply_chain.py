@@ -45,6 +45,21 @@ def test_every_pin_is_locked_by_hash(name: str) -> None:
     assert locked.keys() <= pins
 
 
+@pytest.mark.parametrize("name", ["cpu", "cuda", "build"])
+def test_cudas_two_packages_are_never_locked_apart(name: str) -> None:
+    """Of different versions, vLLM finds no attention backend (scripts/judge-plans)."""
+    pins = dict(locking.read_pins((FOLDER / f"{name}-constraints.txt").read_text()))
+    assert pins.get("cuda-python") == pins.get("cuda-bindings")
+
+
+def test_the_cuda_image_and_the_judge_require_equal_versions_of_cudas_two_packages() -> None:
+    check = "assert version('cuda-python') == version('cuda-bindings')"
+    cuda = (FOLDER / "Dockerfile").read_text().partition("AS cuda")[2]
+    agreeing = runpy.run_path(str(SCRIPTS / "judge-plans"))["AGREEING"]
+    assert check in cuda
+    assert len({pin.partition("==")[2] for pin in agreeing}) == 1
+
+
 def test_no_package_can_come_from_an_index_that_it_is_not_from() -> None:
     dockerfile = (FOLDER / "Dockerfile").read_text().replace("\\\n", " ")
     assert "extra-index-url" not in dockerfile

@@ -121,8 +121,8 @@ ADVISED = make_recipe(draft_length=7, sequences=16, kv_dtype="fp8", quantization
         ),
         ("h100", {"goal": "capacity", "users": 16}, {"--kv-cache-dtype": "fp8"}),
         (
-            "rtx-pro-6000",
-            {"goal": "capacity", "users": 24},
+            "a100-80",
+            {"goal": "capacity", "users": 16},
             {
                 "--kv-cache-dtype": "turboquant_k8v4",
                 f"{SPECULATION}.kv_cache_dtype": "bfloat16",

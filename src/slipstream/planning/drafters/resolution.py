@@ -167,8 +167,8 @@ def _fall_back(listed: DrafterList, target: Checkpoint, goal: Goal) -> Choice[st
     if known or listed.hub.startswith("not searched"):
         why += f" (slipstream models {listed.target})"
     heads = any(one.drafter is None and one.method == "mtp" for one in listed.candidates)
-    unknown = target.predicting_layers is None
-    if (target.predicting_layers or (unknown and heads)) and keeps_mtp(target.name):
+    found = target.predicting_layers or (target.predicting_layers is None and heads)
+    if found and keeps_mtp(target.name):
         because = f"{why}; the target has MTP layers, which keep the prefix cache"
         return Choice("mtp", "checkpoint", because)
     if goal == "throughput":

@@ -142,8 +142,11 @@ def decide_drafter_kv_dtype(inputs: PlanInputs, kv_dtype: str) -> Choice[str] | 
         kv_dtype = stored.kv_dtype
     read_here = inputs.capability_major in FP8_FLASH_ATTENTION and kv_dtype != "fp8_e5m2"
     if kv_dtype.startswith("fp8") and not read_here:
-        why = "FlashAttention reads fp8_e4m3 only, on sm_90 and sm_10x; the drafter's is small"
-        return Choice("bfloat16", "hardware", why)
+        backend = inputs.given.drafting.attention_backend or decide_drafter_backend(inputs)
+        why = "drafts from an fp8 cache were not measured here"
+        if backend is not None and backend.value == "FLASH_ATTN":
+            why = "FlashAttention reads fp8_e4m3 only, on sm_90 and sm_10x"
+        return Choice("bfloat16", "hardware", f"{why}; the drafter's is small")
     return None
 
 
