@@ -2,8 +2,8 @@
 
 Runs inside any vLLM environment, on a CPU build or a CUDA build without a device, and imports
 nothing of ours. A job comes on stdin as JSON, `{"cases": {name: {"folder": ..., "tensor_parallel":
-1, "draft_length": 0, "kv_dtype": "auto"}}}`, and the account goes to stdout, or to the file that
-the job names as `outcome`. Of the folder only config.json is read.
+1, "context": 4096, "engine": {...}}}}` with further engine arguments, and the account goes to
+stdout, or to the file that the job names as `outcome`. Of the folder only config.json is read.
 
 The model's real class is built on the meta device, and every layer is asked for its
 `get_kv_cache_spec`, as the engine does; the engine's own grouping of these specs gives what it
@@ -47,7 +47,7 @@ GROUPS = ("_WORLD", "_TP", "_ETP", "_DCP", "_PP", "_DP", "_EP", "_EPLB", "_PCP")
 def stand_in_groups(tensor_parallel: int) -> Any:
     """Let vLLM believe that it is the first of so many ranks."""
     sizes = {"_WORLD": tensor_parallel, "_TP": tensor_parallel, "_EP": tensor_parallel}
-    groups = {name: make_group(sizes.get(name, 1)) for name in GROUPS}
+    groups: dict[str, Any] = {name: make_group(sizes.get(name, 1)) for name in GROUPS}
     return mock.patch.multiple(parallel_state, create=True, **groups)
 
 
@@ -117,7 +117,6 @@ def build(folder: Path, case: dict[str, Any]) -> tuple[Any, dict[str, Any], int,
         model=str(folder),
         dtype="bfloat16",
         max_model_len=case.get("context", CONTEXT),
-        kv_cache_dtype=case.get("kv_dtype", "auto"),
         skip_tokenizer_init=True,
         enforce_eager=True,
         load_format="dummy",
@@ -125,6 +124,8 @@ def build(folder: Path, case: dict[str, Any]) -> tuple[Any, dict[str, Any], int,
         **case.get("engine", {}),
     )
     config = engine.create_engine_config()
+    if "async_scheduling" in case:
+        config.scheduler_config.async_scheduling = case["async_scheduling"]
     config.parallel_config.tensor_parallel_size = case["tensor_parallel"]
     with stand_in_groups(case["tensor_parallel"]), set_current_vllm_config(config):
         with stand_in_device(), set_default_torch_dtype(torch.bfloat16), torch.device("meta"):
@@ -146,7 +147,8 @@ def count_sequence_bytes(config: Any) -> int:
         groups = planning.get_global_kv_cache_groups(config, specs)
         (pool,) = planning.get_kv_cache_configs(config, specs, [POOL_BYTES], groups)
     fit = kv_cache_utils.get_max_concurrency_for_kv_cache_config(config, pool)
-    return round(POOL_BYTES / fit)
+    block_bytes = max(tensor.size for tensor in pool.kv_cache_tensors) // pool.num_blocks
+    return int(block_bytes * round(pool.num_blocks / fit))
 
 
 def describe(case: dict[str, Any]) -> dict[str, Any]:
@@ -180,11 +182,12 @@ def find_window(spec: Any) -> int | None:
 
 
 def count_state_bytes(spec: Any) -> int:
-    """Count the states as they are, before they are padded to the page of attention layers."""
-    return sum(
+    """Count the states, one more for each draft token, before they are padded to a page."""
+    one = sum(
         torch.Size(shape).numel() * dtype.itemsize
         for shape, dtype in zip(spec.shapes, spec.dtypes, strict=True)
     )
+    return int(one * (1 + spec.num_speculative_blocks))
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ runs. What neither knows is unknown, never dense.
 import re
 from collections import Counter
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 from slipstream.checkpoints.checkpoint import Layers
@@ -168,7 +169,8 @@ def _expand(model_type: str, config: Mapping[str, Any]) -> dict[str, Any] | None
         from transformers.utils import logging
 
         logging.set_verbosity_error()
-        made = CONFIG_MAPPING[model_type].from_dict(dict(config))
+        # The class rewrites the tables inside of what it is given.
+        made = CONFIG_MAPPING[model_type].from_dict(deepcopy(dict(config)))
         return {**made.to_dict(), "layer_types": getattr(made, "layer_types", None)}
     # Whatever a class of another version makes of a strange config, it is not our fault.
     except Exception:  # noqa: BLE001

@@ -5,6 +5,8 @@ from typing import Any
 
 from slipstream.checkpoints.checkpoint import Layers
 
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+
 
 def count_parameters(config: Mapping[str, Any], layers: tuple[Layers, ...] | None) -> int | None:
     """Add up embedding, head, attention and feed-forward parts; norms and biases are left out."""
@@ -52,23 +54,25 @@ def _count_forward(
     config: Mapping[str, Any], layers: tuple[Layers, ...], hidden: int
 ) -> int | None:
     """Count the feed-forward parts: of every layer, or of those that have nothing else."""
-    dense = config.get("intermediate_size")
-    dense = max(dense) if isinstance(dense, list) else dense
+    stated = config.get("intermediate_size")
+    dense = max(stated) if isinstance(stated, list) else stated
+    width = config.get("moe_intermediate_size") or dense
+    if width is None:
+        return None
     alone = sum(part.count for part in layers if part.kind == "none")
     total = alone or sum(part.count for part in layers if not part.beside)
-    matrices = 2 if config.get("mlp_hidden_act") == "relu2" else 3
-    keys = ("num_experts", "num_local_experts", "n_routed_experts")
-    experts = next((config[key] for key in keys if config.get(key)), 0)
-    width = config.get("moe_intermediate_size") or dense
-    if dense is None and width is None:
-        return None
-    if not experts:
-        return int(total * matrices * hidden * dense)
-    pattern = config.get("hybrid_override_pattern") or ""
-    every = config.get("expert_layer_period") or config.get("interleave_moe_layer_step") or 1
-    plain = config.get("first_k_dense_replace") or 0
-    sparse = pattern.count("E") or (total - plain) // every
+    experts = next((config[key] for key in _EXPERTS if config.get(key)), 0)
+    sparse = _count_sparse(config, total) if experts else 0
     shared = config.get("n_shared_experts") or config.get("num_shared_experts") or 0
     extra = config.get("shared_expert_intermediate_size") or shared * width
-    routed = sparse * matrices * hidden * (experts * width + extra)
-    return int(routed + (total - sparse) * matrices * hidden * (dense or width))
+    matrices = 2 if config.get("mlp_hidden_act") == "relu2" else 3
+    wide = sparse * (experts * width + extra) + (total - sparse) * (dense or width)
+    return int(matrices * hidden * wide)
+
+
+def _count_sparse(config: Mapping[str, Any], total: int) -> int:
+    """Count the layers with experts."""
+    pattern = config.get("hybrid_override_pattern") or ""
+    every = config.get("expert_layer_period") or config.get("interleave_moe_layer_step") or 1
+    first = config.get("first_k_dense_replace") or 0
+    return int(pattern.count("E") or (total - first) // every)

@@ -16,7 +16,7 @@ def describe_recurrent(count: int, config: Mapping[str, Any]) -> Layers:
     """Read the state of a family that is known; of another, only the count."""
     for read in (_read_delta_net, _read_kimi, _read_mamba2, _read_mamba, _read_convolution):
         if (state := read(config)) is not None:
-            return Layers(kind="recurrent", count=count, **state)
+            return Layers.model_validate({"kind": "recurrent", "count": count, **state})
     return Layers(kind="recurrent", count=count)
 
 

@@ -100,7 +100,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     # A saved plan is for the machines of the cluster: they compare it with themselves.
     saved = find_local(options.target).is_file()
     plan = read_saved_plan(options) if saved else make_plan(options, host)
-    deployment = make_deployment(plan, _read_wishes(options, plan))
+    deployment = make_deployment(plan, _read_options(options, plan))
     text = _render(deployment, options, screen)
     if options.out is not None:
         _save(options.out, text)
@@ -118,11 +118,11 @@ def _write_fleet(options: argparse.Namespace, host: Host, screen: Screen) -> Exi
     fleet = read_fleet(find_local(options.target))
     deployments, written = list[Deployment](), list[Path]()
     for name, group in fleet.groups.items():
-        wishes = spread_options(fleet.find_options(name), group.machines, host)
-        plan = plan_for(host, fleet.model.target, wishes)
+        specified = spread_options(fleet.find_options(name), group.machines, host)
+        plan = plan_for(host, fleet.model.target, specified)
         labels = {"name": f"{fleet.name}-{name}", "fleet": fleet.name, "group": name}
-        asked = _read_wishes(options, plan).model_dump() | labels
-        deployments.append(make_deployment(plan, DeploymentWishes.model_validate(asked)))
+        labelled = _read_options(options, plan).model_dump() | labels
+        deployments.append(make_deployment(plan, DeploymentWishes.model_validate(labelled)))
         written.append(options.out / f"{deployments[-1].name}.yaml")
         _save(written[-1], _render(deployments[-1], options, screen))
     document = DeploymentList(deployments=tuple(deployments)).to_json()
@@ -130,7 +130,7 @@ def _write_fleet(options: argparse.Namespace, host: Host, screen: Screen) -> Exi
     return ExitCode.DONE
 
 
-def _read_wishes(options: argparse.Namespace, plan: LaunchPlan) -> DeploymentWishes:
+def _read_options(options: argparse.Namespace, plan: LaunchPlan) -> DeploymentWishes:
     default = "slipstream:cpu" if plan.capability is None else "slipstream:cuda"
     try:
         return DeploymentWishes(

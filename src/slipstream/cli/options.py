@@ -115,8 +115,18 @@ def positive_number(text: str) -> float:
     return number
 
 
+def local_path(text: str) -> Path:
+    """Return a path, from the user's home on if it begins with `~`."""
+    try:
+        path = Path(text).expanduser()
+        path.exists()
+    except (OSError, RuntimeError, ValueError) as fault:
+        raise argparse.ArgumentTypeError(f"'{text[:80]}' is no path here: {fault}") from fault
+    return path
+
+
 # The types of values by their name in the help.
 KINDS: dict[str | None, Callable[[str], object]] = {
     **dict.fromkeys(("N", "TOKENS"), whole_number),
-    **dict.fromkeys(("FILE", "FOLDER", "PLAN"), Path),
+    **dict.fromkeys(("FILE", "FOLDER", "PLAN"), local_path),
 }

@@ -13,6 +13,7 @@ from typing import Any
 from slipstream.errors import InvalidInputError
 from slipstream.hardware.host import Accelerator, Docker, Host, Memory, Processor, Software
 from slipstream.records import Record, read_record
+from slipstream.user_folders import find_local
 
 TABLE = Path(__file__).parent / "machines.toml"
 GRAMMAR = "NAME, NAMExN for N accelerators, Nx-NAME for N linked machines"
@@ -35,22 +36,14 @@ def load_host(name_or_file: str) -> Host:
     """Return a machine by its name, or from a file that `slipstream probe --json` wrote."""
     if (known := _find_machine(name_or_file)) is not None:
         return known
-    if (path := _find_file(name_or_file)) is None:
+    path = find_local(name_or_file)
+    if not path.exists():
         raise InvalidInputError(
             f"there is no file {name_or_file}, and no known machine of that name",
             details=(f"known: {', '.join(list_machines())}", f"as {GRAMMAR}"),
             hint="slipstream probe --json > FILE, on that machine",
         )
     return read_record(path, Host, hint="slipstream probe --json > FILE")
-
-
-def _find_file(text: str) -> Path | None:
-    """Return the path of a file, None if there is none or no file can have that name."""
-    try:
-        path = Path(text).expanduser()
-        return path if path.exists() else None
-    except (OSError, RuntimeError):
-        return None
 
 
 def _find_machine(text: str) -> Host | None:

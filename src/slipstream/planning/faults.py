@@ -80,11 +80,12 @@ def _find_layout_faults(inputs: PlanInputs, settings: EngineSettings) -> Iterato
         yield (warn if linked else refuse)("nodes", message, "slipstream probe, on each of them")
     ranks = settings.tensor_parallel.value if settings.tensor_parallel else 1
     if (undivided := find_undivided(inputs, ranks)) is not None:
-        fitting = max(size for size in range(1, ranks) if find_undivided(inputs, size) is None)
+        sizes = range(1, min(ranks, max(1, seen) + 1))
+        fitting = max(size for size in sizes if find_undivided(inputs, size) is None)
         yield refuse(
             "heads",
             f"{undivided}, which {ranks} ranks cannot share",
-            f"slipstream plan {name} -- {FLAGS['tensor_parallel']} {min(fitting, max(1, seen))}",
+            f"slipstream plan {name} -- {FLAGS['tensor_parallel']} {fitting}",
         )
 
 

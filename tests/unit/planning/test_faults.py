@@ -68,6 +68,7 @@ UNNAMED = {"name": "me/mine", **weigh(None)}
         ("h100", {"engine": ("-dp", "8", "-dpl", "1")}, []),
         ("h100", {"engine": ("-dp", "8", "-dpn", "3")}, []),
         ("h100", {"engine": ("-tp", "3")}, ["accelerators!", "heads!"]),
+        ("h100", {"engine": ("-tp", "9" * 40)}, ["accelerators!", "heads!"]),
         ("h100", {"target": {"architecture": "Gemma3ForCausalLM"}}, ["target-class!"]),
         ("cpu-server", {"target": NVFP4}, ["target-quantization!"]),
         ("h100", {"target": NVFP4}, ["emulated"]),

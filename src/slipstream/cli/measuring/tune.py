@@ -80,9 +80,9 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     starts = options.starts or LEAST_STARTS + len(methods)
     _check(options, starts)
     goal = parse_goal([options.goal])
-    host, wishes = find_engine_host(), _read_wishes(options, goal)
-    plan = take_drafting_plan(wishes, host, screen, to="tune")
-    others = plan_other_methods(wishes, methods, host, plan)
+    host, planned = find_engine_host(), _read_plan_options(options, goal)
+    plan = take_drafting_plan(planned, host, screen, to="tune")
+    others = plan_other_methods(planned, methods, host, plan)
     for other in others.values():
         require_accepted(other)
     sequences = plan.sequences or USUAL_SEQUENCES
@@ -133,16 +133,16 @@ def _check(options: argparse.Namespace, starts: int) -> None:
     require_writable(options.html, options.markdown, options.save)
 
 
-def _read_wishes(options: argparse.Namespace, goal: Goal) -> argparse.Namespace:
-    wishes = argparse.Namespace(**vars(options))
-    wishes.goal = "latency"
+def _read_plan_options(options: argparse.Namespace, goal: Goal) -> argparse.Namespace:
+    planned = argparse.Namespace(**vars(options))
+    planned.goal = "latency"
     if find_local(options.target).is_file():
-        return wishes
+        return planned
     if goal.name == "throughput":
-        wishes.goal = "throughput"
+        planned.goal = "throughput"
     if options.users is None:
-        wishes.users = max(USUAL_SEQUENCES, options.concurrency or 0)
-    return wishes
+        planned.users = max(USUAL_SEQUENCES, options.concurrency or 0)
+    return planned
 
 
 def _find_longest(plan: LaunchPlan) -> int:

@@ -11,7 +11,7 @@ from slipstream.cli.planning.targets import find_target
 from slipstream.cli.screen import Screen
 from slipstream.engines.vllm import find_engine_faults
 from slipstream.errors import ExitCode, InvalidInputError
-from slipstream.hardware import name_kind
+from slipstream.hardware import find_capability, name_kind
 from slipstream.planning.drafters.resolution import report_model
 from slipstream.recipes import find_recipes, load_recipes
 from slipstream.recipes.recipe import RecipeList
@@ -91,9 +91,9 @@ def _check_pair(options: argparse.Namespace, screen: Screen) -> ExitCode:
         target = read_checkpoint(options.target, options.revision)
         drafter = read_checkpoint(options.drafter)
     pairing = pair(target, drafter, draft_length=options.k, context=options.context)
-    first = next(iter(find_host(options.host).accelerators), None)
-    capability = first.compute_capability if first else None
-    engine = find_engine_faults(target, drafter, on_cpu=first is None, capability=capability)
+    accelerators = find_host(options.host).accelerators
+    capability = find_capability(accelerators)
+    engine = find_engine_faults(target, drafter, on_cpu=not accelerators, capability=capability)
     pairing = pairing.model_copy(update={"faults": (*pairing.faults, *engine)})
     screen.show_data(text=render_pairing(pairing), document=pairing.to_json())
     return ExitCode.EXPECTED_FAILURE if pairing.refusals else ExitCode.DONE

@@ -11,7 +11,11 @@ from datetime import UTC, datetime
 from slipstream.cli.arguments import ENGINE_ARGUMENTS
 from slipstream.cli.options import OptionAdder
 from slipstream.cli.planning.plan import add_chat_options, add_plan_options
-from slipstream.cli.planning.saved_plans import require_no_plan_options, take_plan
+from slipstream.cli.planning.saved_plans import (
+    read_saved_plan,
+    require_no_plan_options,
+    take_plan,
+)
 from slipstream.cli.screen import Screen
 from slipstream.cli.serving.serve_options import (
     add_access_options,
@@ -221,6 +225,9 @@ def _find_plan(
     elif find_local(options.target).is_file():
         terms = terms.model_copy(update={"plan_file": find_local(options.target).resolve()})
     terms = read_terms(options, terms)
+    if options.unit and terms.plan_file is not None:
+        # A unit may be for another machine, which compares the plan with itself when it starts.
+        return read_saved_plan(options), terms
     return take_plan(options, host, screen), terms
 
 
@@ -238,8 +245,8 @@ def _find_bind(
 ) -> str | None:
     """Return the address to listen on; with a container's variables, one that fits a container."""
     named: str | None = options.bind
-    asked = (plan.settings.host, plan.settings.uds)
-    if named or not options.from_env or any(one and one.source != "default" for one in asked):
+    places = (plan.settings.host, plan.settings.uds)
+    if named or not options.from_env or any(one and one.source != "default" for one in places):
         return named
     return decide_bind(host, has_key=has_key)
 

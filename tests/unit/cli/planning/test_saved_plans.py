@@ -93,11 +93,13 @@ def test_a_tuned_plan_is_refused_elsewhere_with_the_command_that_plans_it(
     )
 
 
-def test_deployments_take_a_plan_for_any_machine(tmp_path: Path, capsys: Capture) -> None:
+def test_deployments_and_units_take_a_plan_for_any_machine(tmp_path: Path, capsys: Capture) -> None:
     saved = tmp_path / "gb10.json"
     saved.write_text(plan(capsys, "Qwen/Qwen3-8B", "--host", "gb10").to_json())
     assert run(["deploy", "kubernetes", str(saved), "--json"], os.environ) == 0
     assert '"gb10"' in capsys.readouterr().out
+    assert run(["serve", str(saved), "--unit"], os.environ) == 0
+    assert str(saved) in capsys.readouterr().out
 
 
 def test_options_are_the_words_that_they_are_read_from() -> None:

@@ -6,6 +6,7 @@ from hypothesis import strategies as some
 
 from slipstream.checkpoints.checkpoint import Checkpoint, Layers
 from slipstream.planning.memory.cache import (
+    Ranks,
     sequence_bytes,
     slot_bytes,
     state_bytes,
@@ -24,8 +25,8 @@ def full(count: int, heads: int | None, size: int | None) -> Layers:
     return Layers(kind="full", count=count, key_value_heads=heads, head_size=size)
 
 
-def size_of(checkpoint: Checkpoint, **changes: int | str) -> int | None:
-    wanted: dict[str, int | str] = {
+def size_of(checkpoint: Checkpoint, **changes: int | str | Ranks) -> int | None:
+    wanted: dict[str, int | str | Ranks] = {
         "context": 1000,
         "kv_dtype": "auto",
         "draft_length": 7,
@@ -95,7 +96,57 @@ def test_a_recurrent_state_is_kept_once_more_for_every_draft_token(
     assert state_bytes(part, drafted) == size
 
 
+@pytest.mark.parametrize(
+    ("layers", "ranks", "size"),
+    [
+        ((full(36, 8, 128),), Ranks(tensor=4), 36 * 2 * 512),
+        # Too few heads, and a latent cache, are whole on every rank (bug 9 of the review).
+        ((full(10, 2, 256),), Ranks(tensor=8), 10 * 1024),
+        ((LATENT.model_copy(update={"count": 61}),), Ranks(tensor=8), 61 * 1152),
+        ((LATENT.model_copy(update={"index_size": 128}),), Ranks(tensor=8), 1152 + 132),
+        # The fullest of the pipeline's stages counts.
+        ((full(61, 8, 128),), Ranks(pipeline=2), 31 * 8 * 512),
+        ((full(36, 8, 128),), Ranks(tensor=2, pipeline=4), 9 * 4 * 512),
+    ],
+)
+def test_a_rank_keeps_what_vllm_gives_it(
+    layers: tuple[Layers, ...], ranks: Ranks, size: int
+) -> None:
+    checkpoint = with_layers(*layers)
+    assert token_bytes(checkpoint, "auto", ranks) == size
+    assert size_of(checkpoint, context=16, ranks=ranks) == 16 * size
+
+
+def test_a_state_is_spread_and_its_groups_are_repeated_where_they_are_too_few() -> None:
+    part = Layers(
+        kind="recurrent",
+        count=1,
+        convolution_channels=8192 + 256,
+        convolution_width=4,
+        groups=1,
+        group_channels=256,
+        state_elements=1048576,
+        state_element_bytes=2,
+    )
+    assert state_bytes(part, 0, 1) == 8448 * 6 + 2097152
+    assert state_bytes(part, 0, 8) == (8192 + 8 * 256) // 8 * 6 + 2097152 // 8
+
+
+@pytest.mark.parametrize(
+    ("full_layers", "windows", "padded"),
+    [(10, 52, (10, 60)), (12, 12, (12, 12)), (12, 13, (13, 13)), (4, 28, (4, 28))],
+)
+def test_rare_kinds_of_layers_pad_the_others_to_whole_groups(
+    full_layers: int, windows: int, padded: tuple[int, int]
+) -> None:
+    sliding = WINDOW.model_copy(update={"count": windows})
+    size = size_of(with_layers(sliding, full(full_layers, 1, 64)))
+    one_full, one_window = 63 * 16 * 256, (-(-(127 + 512) // 16) + 1) * 16 * 256
+    assert size == padded[0] * one_full + padded[1] * one_window
+
+
 WINDOW = Layers(kind="sliding", count=1, key_value_heads=1, head_size=64, window=128)
+CHUNK = WINDOW.model_copy(update={"chunked": True})
 STATE = 10240 * (3 + 7) * 2 + 786432 * 4
 SMALL_STATE = Layers(
     kind="recurrent", count=1, convolution_channels=3, convolution_width=4, state_elements=5
@@ -118,6 +169,7 @@ SMALL_STATE = Layers(
         # A window keeps itself, the step and one block; of unknown width, the whole context.
         ((WINDOW,), {"context": 100000}, (-(-(127 + 512) // 16) + 1) * 16 * 256),
         ((WINDOW,), {"context": 64}, (4 + 1) * 16 * 256),
+        ((CHUNK,), {"context": 100000}, (128 + 512) // 16 * 16 * 256),
         ((WINDOW,), {"context": 100000, "block_tokens": 1}, (127 + 512 + 1) * 256),
         ((WINDOW.model_copy(update={"window": None}),), {"context": 1600}, 1600 * 256),
         # A model of states alone needs no blocks.
