@@ -94,7 +94,11 @@ def summarize(table: Table) -> Iterator[str]:
             key: line.verdicts[version] for key, line in table.items() if version in line.verdicts
         }
         good = sum(verdict.is_good for verdict in given.values())
-        yield f"vLLM {version}: {len(given)} plans judged, {good} built with a backend everywhere"
+        lacking = sum(table[key].without is not None for key in given)
+        yield (
+            f"vLLM {version}: {len(given)} plans judged, {good} built, and no layer was refused a "
+            f"backend; {lacking} of them without their drafter, whose config is not known"
+        )
         yield from _count("", (f"{one.outcome}: {one.reason or ''}" for one in given.values()))
         yield from _count("warning: ", (text for one in given.values() for text in one.warnings))
         yield from _count(
