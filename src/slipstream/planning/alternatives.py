@@ -15,7 +15,7 @@ MOST_BUILDS = 3
 COUNTS = (1, 2, 4, 8)
 MOST_CONSUMER_CARDS = 4
 SMALLER = "slipstream models NAME, of a smaller model"
-DEMO = "slipstream demo shows drafting on this machine"
+DEMO = "slipstream demo"
 # vLLM quantizes weights to fp8 as it loads them from here on (Marlin below sm_89).
 FP8_AT_LOAD = (8, 0)
 

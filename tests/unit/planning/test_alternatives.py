@@ -33,7 +33,7 @@ def plan(target: str, machine: str, **options: Any) -> LaunchPlan:
         (LLAMA, "h100x8", {"engine": ("-tp", "1")}, "-- --tensor-parallel-size 2, or --host b200"),
         (CODER, "gb10", {}, "slipstream plan Qwen/Qwen3-Coder-Next-FP8, or --host 2x-gb10"),
         (CODER, "h100x2", {"engine": ("-tp", "1")}, "--host b200"),
-        (BIG, "cpu-server", {}, "slipstream demo shows drafting on this machine, or --host h100"),
+        (BIG, "cpu-server", {}, "slipstream demo, or --host h100"),
     ],
 )
 def test_the_least_change_and_a_machine_are_named(

@@ -173,7 +173,7 @@ def plan_for(
     host: Host, target: str, options: PlanOptions, *, notes: tuple[str, ...] = ()
 ) -> LaunchPlan:
     """Plan a target on a machine, with recipes and checkpoints as every verb finds them."""
-    plan = plan_target(
+    return plan_target(
         host,
         find_target(target),
         with_whole_paths(options),
@@ -181,17 +181,6 @@ def plan_for(
         known_bad=load_known_bad(),
         notes=notes,
     )
-    return _suggest_demo(plan) if plan.machine == "cpu" else plan
-
-
-def _suggest_demo(plan: LaunchPlan) -> LaunchPlan:
-    """Name what a machine without an accelerator can do instead of a model too big for it."""
-    hint = f"slipstream demo, or for another machine: slipstream plan {plan.target} --host gb10"
-    refusals = tuple(
-        fault.model_copy(update={"hint": hint}) if fault.code == "memory" else fault
-        for fault in plan.refusals
-    )
-    return plan.model_copy(update={"refusals": refusals})
 
 
 def load_library(read: ReadCheckpoint = read_checkpoint) -> Library:
