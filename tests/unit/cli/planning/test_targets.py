@@ -120,5 +120,4 @@ def test_a_model_too_big_for_a_machine_without_an_accelerator_names_the_demo(
     assert run(["plan", "Qwen/Qwen3-32B", "--host", "cpu-server", "--json"], os.environ) == 1
     made = LaunchPlan.model_validate_json(capsys.readouterr().out)
     (refusal,) = (fault for fault in made.refusals if fault.code == "memory")
-    assert "slipstream demo" in refusal.hint
-    assert "slipstream plan Qwen/Qwen3-32B --host" in refusal.hint
+    assert "slipstream demo, or --host" in refusal.hint
