@@ -215,7 +215,7 @@ def _store_smaller(fitted: Fitted) -> Fitted:
 def _admit(fitted: Fitted) -> Fitted:
     """Admit as many sequences as the cache holds of a usual length, where nobody says how many."""
     sequences, inputs = fitted.settings.sequences, fitted.inputs
-    if sequences is None or sequences.source != "default":
+    if sequences is None or sequences.source != "default" or fitted.lacks_length:
         return fitted
     chosen = scheduling.find_most_sequences(inputs, fitted.settings)
     usual = scheduling.find_usual_length(inputs, fitted.context)
