@@ -16,8 +16,8 @@ COUNTS = (1, 2, 4, 8)
 MOST_CONSUMER_CARDS = 4
 SMALLER = "slipstream models NAME, of a smaller model"
 DEMO = "slipstream demo"
-# vLLM quantizes weights to fp8 as it loads them from here on (Marlin below sm_89).
-FP8_AT_LOAD = (8, 0)
+# vLLM quantizes weights so as it loads them, from this compute capability on (Marlin below sm_89).
+FP8, FP8_CAPABILITY = "fp8_per_tensor", (8, 0)
 
 
 def name_alternatives(
@@ -65,10 +65,10 @@ def _list_here(
     for name in islice(builds, MOST_BUILDS):
         if works(options, name):
             yield f"slipstream plan {name}"
-    capable = host.accelerators and version_tuple(plan.capability or "0.0") >= FP8_AT_LOAD
-    quantized = _add(options, "--quantization", "fp8")
+    capable = host.accelerators and version_tuple(plan.capability or "0.0") >= FP8_CAPABILITY
+    quantized = _add(options, "--quantization", FP8)
     if capable and engine.quantization is None and works(quantized):
-        yield "-- --quantization fp8"
+        yield f"-- --quantization {FP8}"
     if plan.speculation is not None and works(options.without_speculation()):
         yield "--no-speculation"
 
