@@ -49,17 +49,19 @@ def test_a_fleets_certificate_is_shown_to_the_engine_and_wanted_from_clients(
     assert rest["--enable-ssl-refresh"] is True
 
 
-def test_a_unit_wants_the_whole_path_of_a_certificate(
+def test_a_unit_names_the_whole_path_of_a_certificate_and_wants_one_that_is_there(
     pair: list[str], tmp_path: Path, capsys: Capture
 ) -> None:
     made, saved = make_pair(tmp_path / "tls"), tmp_path / "plan.json"
-    for flags, code in ((made.flags, 0), (("--ssl-certfile", "tls/cert.pem"), 1)):
+    relative = tuple(word.replace(f"{tmp_path}/", "") for word in made.flags)
+    missing = ("--ssl-certfile", "gone/cert.pem")
+    for flags, code in ((made.flags, 0), (relative, 0), (missing, 1)):
         assert run(["plan", *pair, "--json", "--", *flags], os.environ) == 0
         saved.write_text(capsys.readouterr().out)
         assert run(["serve", str(saved), "--unit"], os.environ) == code
         if code == 0:
             assert str(made.file.parent) in capsys.readouterr().out
-    assert "would not find tls/cert.pem" in capsys.readouterr().err
+    assert "would not find gone/cert.pem" in capsys.readouterr().err
 
 
 @pytest.fixture
