@@ -66,7 +66,8 @@ class Fitted:
     def count_usual(self) -> int | None:
         """Return how many sequences of a usual length the cache holds."""
         usual = scheduling.find_usual_length(self.inputs, self.context)
-        shorter = self.settings.change(context=Choice(usual, "default", "tried"))
+        tried = {"context": Choice(usual, "default", "tried")}
+        shorter = self.settings.model_copy(update=tried)
         one, pool = make_budget(self.inputs, shorter).bytes_per_sequence, self.memory.kv_pool_bytes
         return pool // one if one and pool is not None else None
 
