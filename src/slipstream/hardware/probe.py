@@ -141,7 +141,11 @@ def _read_kernel(surface: Surface) -> tuple[Processor, Memory]:
 
 
 def _name_process(surface: Surface, container: Container | None, pid: int) -> str | None:
-    """Return a process's name; in a container NVML's ids may be those of another namespace."""
+    """Return a process's name, which anybody may choose, without what a terminal would obey.
+
+    In a container NVML's ids may be those of another namespace.
+    """
     if container != "none":
         return None
-    return (read_text(surface.root / f"proc/{pid}/comm") or "").strip() or None
+    name = (read_text(surface.root / f"proc/{pid}/comm") or "").strip()
+    return "".join(sign if sign.isprintable() else "?" for sign in name) or None

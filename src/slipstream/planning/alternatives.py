@@ -6,7 +6,8 @@ from itertools import islice
 
 from slipstream.hardware import Host, list_machines, load_host
 from slipstream.planning.plan import LaunchPlan
-from slipstream.planning.settings.options import PlanOptions, read_engine_arguments
+from slipstream.planning.settings import FLAGS
+from slipstream.planning.settings.options import AFTER_DASHES, PlanOptions, read_engine_arguments
 from slipstream.units import version_tuple
 
 Replan = Callable[[Host, str, PlanOptions], LaunchPlan]
@@ -14,7 +15,7 @@ CODES = ("memory", "cache")
 MOST_BUILDS = 3
 COUNTS = (1, 2, 4, 8)
 MOST_CONSUMER_CARDS = 4
-SMALLER = "slipstream models NAME, of a smaller model"
+SMALLER = "slipstream models, for a smaller one"
 DEMO = "slipstream demo"
 # vLLM quantizes weights so as it loads them, from this compute capability on (Marlin below sm_89).
 FP8, FP8_CAPABILITY = "fp8_per_tensor", (8, 0)
@@ -28,10 +29,7 @@ def name_alternatives(
         return plan
     here = next(_list_here(plan, host, replan, builds), None)
     elsewhere = next(_list_machines(plan, host, replan), None)
-    hint = (
-        ", or ".join(filter(None, (here, elsewhere)))
-        or "slipstream models NAME, of a smaller model"
-    )
+    hint = ", or ".join(filter(None, (here, elsewhere))) or SMALLER
     return plan.model_copy(
         update={
             "refusals": tuple(
@@ -58,7 +56,8 @@ def _list_here(
     if engine.context is not None:
         free = options.model_copy(update={"engine": engine.change(context=None)})
         if (made := works(free)) is not None:
-            yield f"--context {made.context}"
+            raw = f"-- {FLAGS['context']}" if engine.context.because == AFTER_DASHES else None
+            yield f"{raw or '--context'} {made.context}"
     for size in COUNTS[1:] if engine.tensor_parallel is not None else ():
         if size > engine.shards and works(_add(options, "--tensor-parallel-size", str(size))):
             yield f"-- --tensor-parallel-size {size}"
@@ -74,7 +73,7 @@ def _list_here(
 
 
 def _add(options: PlanOptions, *words: str) -> PlanOptions:
-    return options.specify(read_engine_arguments(words, "user", "given after --"))
+    return options.specify(read_engine_arguments(words, "user", AFTER_DASHES))
 
 
 def _list_machines(plan: LaunchPlan, host: Host, replan: Replan) -> Iterator[str]:

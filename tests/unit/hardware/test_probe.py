@@ -87,13 +87,13 @@ def test_a_containers_quota_and_use_are_read(tmp_path: Path) -> None:
     assert (host.memory.limit_bytes, host.memory.available_bytes) == (8 << 30, 2 << 30)
 
 
-@pytest.mark.parametrize(("marked", "name"), [(False, "python3"), (True, None)])
+@pytest.mark.parametrize(("marked", "name"), [(False, "py?[2J"), (True, None)])
 def test_a_process_on_the_gpu_is_named_unless_its_id_may_be_of_another_namespace(
     marked: bool, name: str | None, tmp_path: Path
 ) -> None:
     surface = make_spark(tmp_path)
     (tmp_path / "proc/4711").mkdir()
-    (tmp_path / "proc/4711/comm").write_text("python3\n")
+    (tmp_path / "proc/4711/comm").write_text("py\x1b[2J\n")
     if marked:
         (tmp_path / ".dockerenv").touch()
     process = SimpleNamespace(pid=4711, usedGpuMemory=29 << 30)

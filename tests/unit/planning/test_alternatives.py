@@ -16,6 +16,7 @@ BIG, CODER = "Qwen/Qwen3-32B", "Qwen/Qwen3-Coder-Next"
 NEXT = "Qwen/Qwen3-Next-80B-A3B-Instruct"
 LLAMA = "meta-llama/Llama-3.3-70B-Instruct"
 LONG = {"context": 40960}
+RAW = {"engine": ("--max-model-len", "40960")}
 
 
 def plan(target: str, machine: str, **options: Any) -> LaunchPlan:
@@ -26,6 +27,7 @@ def plan(target: str, machine: str, **options: Any) -> LaunchPlan:
     ("target", "machine", "options", "hint"),
     [
         ("Qwen/Qwen3-8B", "rtx-3090", LONG, "--context 10240, or --host rtx-3090x2"),
+        ("Qwen/Qwen3-8B", "rtx-3090", RAW, "-- --max-model-len 10240, or --host rtx-3090x2"),
         (BIG, "rtx-3090", {}, "--host rtx-3090x4"),
         (BIG, "rtx-5090x2", {}, "slipstream plan Qwen/Qwen3-32B-FP8, or --host rtx-5090x4"),
         (NEXT, "gb10", {}, "-- --quantization fp8_per_tensor, or --host 2x-gb10"),
