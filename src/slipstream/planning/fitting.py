@@ -171,10 +171,10 @@ def _give_way(fitted: Fitted) -> Fitted:
 def _take_fewer_tokens(fitted: Fitted) -> Fitted:
     """Lower the tokens of a step: their activations, and what windows keep of a step."""
     settings, inputs = fitted.settings, fitted.inputs
-    tokens, advised = settings.batched_tokens, inputs.local_advice.batched_tokens
+    tokens = settings.batched_tokens
     asked = inputs.given.sequences.value if inputs.given.sequences else 1
     least = max(LEAST_BATCHED_TOKENS, asked * (settings.draft_length + 1))
-    if tokens is None or inputs.given.batched_tokens or advised or tokens.value < 2 * least:
+    if tokens is None or inputs.given.batched_tokens or tokens.value < 2 * least:
         return fitted
     why = f"{tokens.value} leave too little memory for the cache"
     fewer = fitted

@@ -35,6 +35,8 @@ def show(made: LaunchPlan, *flags: str) -> list[str | None]:
         ("rtx-5090", 23.8, {}, "2048", "7168", "fp8"),
         # Ampere reads none: shorter still.
         ("rtx-3090", 16, {}, "2048", "5120", None),
+        # A recipe is not the user.
+        ("gb10", 78, {"recipe": make_recipe(batched_tokens=32768)}, "16384", "32768", None),
         # What was asked for stays.
         ("rtx-5090", 23, {"context": 12288}, "2048", "12288", "fp8"),
         # Users take part of the context only if that is longer than their requests.
