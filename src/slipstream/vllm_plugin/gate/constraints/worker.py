@@ -24,6 +24,8 @@ from typing import Any
 
 from slipstream.vllm_plugin.gate.constraints.patterns import is_plain
 
+NICE = 10
+CHILD_NICE = 5
 PR_SET_PDEATHSIG = 1
 MEMORY_BYTES = 256 * 2**20
 # Parts of what a job may take: vLLM reads a constraint on the API server's event loop, and fills
@@ -159,7 +161,7 @@ class Worker:
                     self._end(key.fd)
                 elif (some := next(lines, None)) is None:
                     for _, process in self._children.values():
-                        _kill(process)
+                        os.kill(process, signal.SIGKILL)
                     return
                 else:
                     self.obey(some)
@@ -183,7 +185,7 @@ class Worker:
     def _cancel(self, job: int) -> None:
         for file, (begun, process) in [*self._children.items()]:
             if begun == job:
-                _kill(process)
+                os.kill(process, signal.SIGKILL)
                 self._end(file)
 
     def _end(self, file: int) -> None:
@@ -197,19 +199,11 @@ class Worker:
         os.write(1, json.dumps(answer).encode() + b"\n")
 
 
-def _kill(process: int) -> None:
-    """End a child at once; on busy cores it would wait for an idle one even to die."""
-    with suppress(OSError):  # Only a privileged user may.
-        os.sched_setscheduler(process, os.SCHED_OTHER, os.sched_param(0))
-    os.kill(process, signal.SIGKILL)
-
-
 def _run_child(compiler: Compiler, line: Line, writing: int) -> None:
     """Measure the forms of a job within its limits, and never return."""
-    # It takes what the engine leaves of the cores: a measurement may wait, a token may not. The
-    # worker itself does not: nobody unprivileged comes back from there, and it must end in time.
-    with suppress(OSError):
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    # Beside a busy engine it gets a 28th of a core. At idle priority it would get none, and an
+    # ordinary schema of a neighbour would never be measured.
+    os.nice(CHILD_NICE)
     try:
         _limit(line["most_milliseconds"])
         random.seed()
@@ -282,7 +276,7 @@ def _read_lines(file: int) -> Iterator[list[Line]]:
 
 
 def main() -> None:
-    os.nice(10)
+    os.nice(NICE)
     # Where memory runs out, the system ends this process and its children before the engine.
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
