@@ -42,6 +42,7 @@ class Tag:
     key: str | None = None
     kind: Kind = "other"
     route: str | None = None
+    plain: bool = False
 
 
 def read_tag(arguments: object) -> Tag:
@@ -96,7 +97,7 @@ class RequestLedger:
         with self._lock:
             return int(self._ended[0].sum() + self._open[0, _STRANGERS + 1 :].sum())
 
-    def begin(self, request: str, arguments: object, temperature: float | None) -> None:
+    def begin(self, request: str, arguments: object, temperature: float | None) -> Tag:
         tag = read_tag(arguments)
         with self._lock:
             if request in self._entries:
@@ -108,6 +109,7 @@ class RequestLedger:
             self._slot_kinds[slot] = KINDS.index(tag.kind)
             self._requests[tag.kind] += 0
             self._batch = []
+        return tag
 
     def see_cached(self, request: str, tokens: int) -> None:
         """Record how much of a prompt was in the prefix cache."""
