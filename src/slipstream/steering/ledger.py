@@ -51,6 +51,10 @@ class LedgerLine(Drafts):
     drafts: Count
     drafted: Count
     accepted: Annotated[tuple[Count, ...], Field(max_length=LONGEST_DRAFT)]
+    expected: Amount | None = None
+    copies: Count = 0
+    copied: Count = 0
+    copied_accepted: Count = 0
     seconds: Amount
     first_seconds: Amount | None
     temperature: Amount | None

@@ -38,13 +38,16 @@ class _Reported(Record):
 
 
 class KindCounts(Drafts, _Reported):
-    """The requests of one kind since the engine's start."""
+    """The requests of one kind since the engine's start; `copied` tokens are not of its drafts."""
 
     accepted: Annotated[tuple[NonNegativeInt, ...], Field(max_length=LONGEST_DRAFT)] = ()
     requests: NonNegativeInt
     aborted: NonNegativeInt
     tokens: NonNegativeInt
     steps: NonNegativeInt
+    copies: NonNegativeInt = 0
+    copied: NonNegativeInt = 0
+    copied_accepted: NonNegativeInt = 0
 
     def since(self, before: "KindCounts | None") -> "KindCounts":
         """Return what was counted in between; all of it after the engine was started anew."""

@@ -94,6 +94,7 @@ class _Steered:
         self._ended = time.perf_counter()
         self._idle, self._updating = True, False
         self._finished: list[Any] = []
+        self._drafts: dict[str, tuple[int, int]] = {}
         log.warning("slipstream steering: draft lengths %s", lengths)
 
     def schedule(self: Any, *arguments: Any, **named: Any) -> Any:
@@ -110,14 +111,8 @@ class _Steered:
         finally:
             self._updating = False
         began, now = self._find_beginning(scheduler_output), time.perf_counter()
-        ledger, clock, tokens = self._steering.ledger, time.monotonic(), 0
         scheduled = scheduler_output.num_scheduled_tokens
-        for outputs in results.values():
-            for one in outputs.outputs:
-                if one.prefill_stats is not None:
-                    ledger.see_cached(one.request_id, one.prefill_stats.num_cached_tokens)
-                tokens += len(one.new_token_ids)
-                ledger.see_tokens(one.request_id, len(one.new_token_ids), len(scheduled), clock)
+        tokens = self._count(scheduled, results)
         self._write_ended()
         waiting = len(self.waiting)
         if began is not None:
@@ -135,6 +130,23 @@ class _Steered:
             self._steering.rest(waiting)
         return results
 
+    def _count(self: Any, scheduled: dict[str, int], results: Any) -> int:
+        """Count a step in the ledger, and return the tokens that it gave out."""
+        ledger, given = self._steering.ledger, dict.fromkeys(scheduled, 0)
+        for outputs in results.values():
+            for one in outputs.outputs:
+                if one.prefill_stats is not None:
+                    ledger.see_cached(one.request_id, one.prefill_stats.num_cached_tokens)
+                given[one.request_id] = len(one.new_token_ids)
+        drafts = [self._drafts.get(request, (0, 0)) for request in given]
+        drafted, accepted = zip(*drafts, strict=True) if drafts else ((), ())
+        copied = [False] * len(given)
+        ledger.see_step(
+            list(given), list(given.values()), drafted, accepted, copied, time.monotonic()
+        )
+        self._drafts.clear()
+        return sum(given.values())
+
     def make_spec_decoding_stats(
         self: Any,
         spec_decoding_stats: Any,
@@ -145,7 +157,7 @@ class _Steered:
     ) -> Any:
         """Count a draft of a request where vLLM counts it for all."""
         valid = num_draft_tokens - (num_invalid_spec_tokens or {}).get(request_id, 0)
-        self._steering.ledger.see_draft(request_id, valid, num_accepted_tokens)
+        self._drafts[request_id] = (valid, num_accepted_tokens)
         self._steering.control.observe_draft(valid, num_accepted_tokens)
         return super().make_spec_decoding_stats(  # type: ignore[misc]
             spec_decoding_stats,
