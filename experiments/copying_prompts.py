@@ -21,8 +21,23 @@ EDITS = (
 Body = dict[str, Any]
 
 
-def list_units(kind: str, data: Path, count: int, tokens: int) -> list[tuple[str, list[Body]]]:
-    """Return so many units of a kind, each with its requests in a row; most have one."""
+def list_units(
+    kind: str, data: Path, tag: str, *, count: int, tokens: int
+) -> list[tuple[str, list[Body]]]:
+    """Return so many units of a kind, each with its requests in a row; most have one.
+
+    Every conversation begins with the tag.
+    """
+    units = _list_units(kind, data, count, tokens)
+    return [(name, [_mark(body, tag) for body in bodies]) for name, bodies in units]
+
+
+def _mark(body: Body, tag: str) -> Body:
+    first, *others = body["messages"]
+    return body | {"messages": [first | {"content": tag + first["content"]}, *others]}
+
+
+def _list_units(kind: str, data: Path, count: int, tokens: int) -> list[tuple[str, list[Body]]]:
     if kind == "agent":
         names = [f"{AGENT}-{number:02d}" for number in range(1, count + 1)]
         return [
