@@ -22,11 +22,10 @@ MOST_COMPARED = 64
 LEAST_WAITING = 2048
 WAITING_SHARE = 8
 
-# A key has 22 bits of hash for the last two tokens, then seven for each of the six before them.
-_PAIR_BITS, _TOKEN_BITS, _KEY_TOKENS = 22, 7, 8
-_PAIR = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F)
-_TOKEN = 0xD6E8FEB86659FD93
-_WORD = (1 << 64) - 1
+# A key has 21 bits of hash for the last two tokens, then seven for each of the six before them.
+_PAIR_BITS, _TOKEN_BITS, _KEY_TOKENS = 21, 7, 8
+_PAIR_FACTORS, _PAIR_SHIFT = (0x5E3779B1, 0x42B2AE3D), 24
+_TOKEN_FACTOR, _TOKEN_SHIFT = 40503, 9
 
 
 class Copy(NamedTuple):
@@ -129,8 +128,9 @@ class CopyIndex:
         """Return the longest match among the sorted ends: its keys are those next to the key."""
         keys, key = self._keys, _hash_last(self._tokens)
         at = bisect_left(keys, key)
-        near = keys[max(at - 1, 0) : at + 1]
-        loose = min((key ^ one).bit_length() for one in near)
+        loose = (key ^ keys[at - 1 if at else 0]).bit_length()
+        if at < self._sorted:
+            loose = min(loose, (key ^ keys[at]).bit_length())
         equal = _KEY_TOKENS - -(-loose // _TOKEN_BITS)
         while equal >= LEAST_MATCHED and (equal > longer_than or equal == _KEY_TOKENS):
             bits = (_KEY_TOKENS - equal) * _TOKEN_BITS
@@ -147,7 +147,7 @@ class CopyIndex:
         """Return the best match at ends whose last `equal` tokens have the same hashes."""
         if equal == _KEY_TOKENS:
             return self._choose(ends[-MOST_COMPARED:][::-1].tolist(), longer_than)
-        latest = int(ends.max())
+        latest = int(ends.max()) if len(ends) > 1 else int(ends[0])
         if (matched := self._compare(latest, 0)) >= equal or len(ends) == 1:
             return latest, matched
         known = np.frombuffer(self._tokens, dtype=np.int32)
@@ -181,23 +181,25 @@ class CopyIndex:
 def _hash_all(tokens: Any) -> Any:
     """Return a key for every end; before the first token there are tokens -1."""
     ahead = _KEY_TOKENS - 1
-    padded = np.concatenate([np.full(ahead, -1, np.int64), tokens]).view(np.uint64)
-    last, before = padded[ahead:], padded[ahead - 1 : -1]
-    pairs = last * np.uint64(_PAIR[0]) + before * np.uint64(_PAIR[1])
-    keys = pairs >> np.uint64(64 - _PAIR_BITS)
-    hashes = padded * np.uint64(_TOKEN) >> np.uint64(64 - _TOKEN_BITS)
+    padded = np.concatenate([np.full(ahead, -1, np.int64), tokens])
+    pairs = padded[ahead:] * _PAIR_FACTORS[0] + padded[ahead - 1 : -1] * _PAIR_FACTORS[1]
+    keys = pairs >> _PAIR_SHIFT & (1 << _PAIR_BITS) - 1
+    hashes = padded * _TOKEN_FACTOR >> _TOKEN_SHIFT & (1 << _TOKEN_BITS) - 1
     for back in range(2, _KEY_TOKENS):
-        keys = keys << np.uint64(_TOKEN_BITS) | hashes[ahead - back : len(hashes) - back]
+        keys = keys << _TOKEN_BITS | hashes[ahead - back : len(hashes) - back]
     return keys
 
 
 def _hash_last(tokens: "array[int]") -> int:
     """Return the key of the last token's end, as `_hash_all` does for all."""
-    last = tokens[-_KEY_TOKENS:].tolist()[::-1]
-    last += [-1] * (_KEY_TOKENS - len(last))
-    key = (last[0] * _PAIR[0] + last[1] * _PAIR[1] & _WORD) >> 64 - _PAIR_BITS
-    for token in last[2:]:
-        key = key << _TOKEN_BITS | (token * _TOKEN & _WORD) >> 64 - _TOKEN_BITS
+    last = tokens[-_KEY_TOKENS:].tolist()
+    if len(last) < _KEY_TOKENS:
+        last = [-1] * (_KEY_TOKENS - len(last)) + last
+    pair = last.pop() * _PAIR_FACTORS[0] + last.pop() * _PAIR_FACTORS[1]
+    key = pair >> _PAIR_SHIFT & (1 << _PAIR_BITS) - 1
+    mask = (1 << _TOKEN_BITS) - 1
+    for token in reversed(last):
+        key = key << _TOKEN_BITS | token * _TOKEN_FACTOR >> _TOKEN_SHIFT & mask
     return key
 
 
@@ -239,11 +241,14 @@ class CopyRates:
 
     def list_survival(self, matched: int, agrees: bool | None, count: int) -> list[float]:
         """List the chance of each of `count` copied tokens that it and all before are right."""
-        survival, chance = [], 1.0
-        for place in range(matched, matched + count):
-            chance *= self.rate(place, agrees)
+        if not count:
+            return []
+        later = [right[0] / seen[0] for right, seen in zip(self._right, self._seen, strict=True)]
+        chance = self.rate(matched, agrees)
+        survival = [chance]
+        for bucket in _BUCKET[matched + 1 : matched + count]:
+            chance *= later[bucket]
             survival.append(chance)
-            agrees = None
         return survival
 
     def learn(self, matched: int, agrees: bool | None, right: int, wrong: bool) -> None:

@@ -133,8 +133,8 @@ def test_an_index_of_a_prompt_is_the_index_of_its_tokens_one_by_one() -> None:
 def test_hashes_that_are_all_equal_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = make_repetitive(random.Random(4), 300, 12)
     expected = [CopyIndex(tokens[:known]).propose(7) for known in range(300)]
-    monkeypatch.setattr(copying, "_PAIR", (0, 0))
-    monkeypatch.setattr(copying, "_TOKEN", 0)
+    monkeypatch.setattr(copying, "_PAIR_FACTORS", (0, 0))
+    monkeypatch.setattr(copying, "_TOKEN_FACTOR", 0)
     monkeypatch.setattr(copying, "MOST_COMPARED", 1000)
     assert [CopyIndex(tokens[:known]).propose(7) for known in range(300)] == expected
 
