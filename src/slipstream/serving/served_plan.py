@@ -10,6 +10,7 @@ from slipstream.errors import InvalidInputError
 from slipstream.planning.plan import LaunchPlan
 from slipstream.planning.settings import FLAGS, Choice
 from slipstream.planning.settings.copies import VARIABLE as COPY_VARIABLE
+from slipstream.planning.settings.patches import DFLASH_V2_COPY
 from slipstream.serving.access.gate_file import (
     GATE_CLASS,
     GATE_VARIABLE,
@@ -140,7 +141,9 @@ def leave_without_gate(plan: LaunchPlan) -> LaunchPlan:
     kept = Choice(others, asked.source, asked.because) if asked and others else None
     _require_head(plan)
     plan = _have_port(plan.change(middleware=kept))
-    plan = withdraw_swaps(plan.change_variables({GATE_VARIABLE: None, COPY_VARIABLE: None}))
+    plan = withdraw_swaps(plan.change_variables({GATE_VARIABLE: None}))
+    if DFLASH_V2_COPY not in plan.patches:  # Elsewhere it is our scheduler that copies.
+        plan = plan.change_variables({COPY_VARIABLE: None})
     address = plan.settings.uds or plan.settings.host
     if not is_loopback(address.value if address else ""):
         raise InvalidInputError(

@@ -1,16 +1,18 @@
-"""Whether drafts are copied from a request's own tokens, and where that is possible."""
+"""Whether drafts are copied from a request's own tokens, and where that is possible.
+
+On runner V1 our scheduler copies, on V2 a patch does.
+"""
 
 from slipstream.planning.inputs import PlanInputs
 from slipstream.planning.settings import Choice
 
 VARIABLE = "SLIPSTREAM_COPY"
 LONGEST = 31
-# These change what a draft is compared with, so a copied token is no point mass there.
-_POINT_MASSES = {
+# With others a draft token is judged by the drafter's own probability, and a copied one has none.
+_JUDGED_BY_TOKEN = {
     "draft_sample_method": (None, "greedy"),
     "rejection_sample_method": (None, "standard"),
 }
-_COPIES_BY_RUNNER = {"V1": ("dflash",), "V2": ("dflash", "dflash2")}
 
 
 def decide_copies(inputs: PlanInputs) -> dict[str, Choice[str]]:
@@ -29,13 +31,13 @@ def decide_copies(inputs: PlanInputs) -> dict[str, Choice[str]]:
 def find_copy_obstacle(inputs: PlanInputs) -> str | None:
     """Return why no draft can be copied, None if it can."""
     given, family = inputs.given, inputs.draft.family if inputs.draft else None
-    if family not in _COPIES_BY_RUNNER[inputs.runner]:
-        return f"drafts are copied beside DFlash only, and this plan drafts with {family or 'none'}"
-    for key, possible in _POINT_MASSES.items():
+    if family != "dflash":
+        return f"drafts are copied beside dflash only, and this plan has {family or 'no drafter'}"
+    for key, possible in _JUDGED_BY_TOKEN.items():
         choice = given.drafting.rest.get(key)
         if choice is not None and choice.value not in possible:
             return f"{key} {choice.value} needs the drafter's probability of every draft token"
-    if "--scheduler-cls" in given.rest:
+    if inputs.runner == "V1" and "--scheduler-cls" in given.rest:
         return "the scheduler that copies is replaced by --scheduler-cls"
     ahead = given.rest.get("--async-scheduling")
     if inputs.runner == "V1" and ahead is not None and ahead.value:

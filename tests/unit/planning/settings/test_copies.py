@@ -27,6 +27,7 @@ SPECULATION = "--speculative-config"
         ("h100", {}, None),
         ("h100", {"copy_drafts": False}, None),
         ("h100", {"copy_drafts": True}, "user"),
+        ("h100", {"copy_drafts": True, "engine": ("--scheduler-cls", "own.Scheduler")}, "user"),
     ],
 )
 def test_a_plan_copies_where_it_pays_or_was_asked_for(
@@ -45,6 +46,7 @@ def test_a_plan_copies_where_it_pays_or_was_asked_for(
     [
         ("cpu-server", {"plain": True}),
         ("h100", {"drafter": with_draft(family="dspark")}),
+        ("h100", {"drafter": with_draft(family="dflash2")}),
         ("h100", {"engine": (f"{SPECULATION}.draft_sample_method", "probabilistic")}),
         ("cpu-server", {"engine": ("--async-scheduling",)}),
     ],
