@@ -44,6 +44,7 @@ class Tag:
     key: str | None = None
     kind: Kind = "other"
     route: str | None = None
+    # Neither drafts nor copies are verified for it.
     plain: bool = False
 
 
@@ -51,14 +52,16 @@ def read_tag(arguments: object) -> Tag:
     """Read a request's tag; one that the gate did not write says nothing."""
     text = arguments.get(TAG) if isinstance(arguments, dict) else None
     words = text[:_TAG_CHARACTERS].split(" ") if isinstance(text, str) else []
-    if len(words) != 4 or not all(word.isascii() and word.isprintable() for word in words):
+    words += ["-"] if len(words) == 4 else []
+    if len(words) != 5 or not all(word.isascii() and word.isprintable() for word in words):
         return Tag()
-    name, key, kind, route = words
+    name, key, kind, route, how = words
     return Tag(
         id=name[:_ID_CHARACTERS],
         key=None if key == "-" else key[:_ID_CHARACTERS],
         kind=next((one for one in KINDS if one == kind), "other"),
         route=route if route in ROUTES else None,
+        plain=how == "plain",
     )
 
 

@@ -18,7 +18,7 @@ DOCUMENT = (REPOSITORY / "docs/patches.md").read_text()
 def test_the_plan_and_the_plugin_speak_of_the_same_patches() -> None:
     assert set(PATCHES) == {
         *(rules.CPU_SAMPLING, rules.CPU_TOP_K, rules.DFLASH_NO_DRAFTS),
-        *(rules.DRAFTER_POSITIONS, rules.TURBOQUANT_GRAPHS),
+        *(rules.DFLASH_SURVIVAL, rules.DRAFTER_POSITIONS, rules.TURBOQUANT_GRAPHS),
     }
     assert rules.VARIABLE == VARIABLE
     assert VARIABLE in DOCUMENT

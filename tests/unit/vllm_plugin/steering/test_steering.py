@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from slipstream.vllm_plugin.steering.goodput import Cell
 
 from slipstream.steering.flight import read_flight
 from slipstream.steering.state import SteeringOrder, SteeringState
 from slipstream.vllm_plugin.steering import steering as module
-from slipstream.vllm_plugin.steering.goodput import Cell
 from slipstream.vllm_plugin.steering.steering import Steering
 from tests.unit.vllm_plugin.gate.pieces import wait_until
 
