@@ -92,11 +92,14 @@ class Steering:
         self._step_seconds += (seconds - self._step_seconds) * (
             STEP_SHARE if self._steps > 1 else 1
         )
+        tokens_verified = sum(map(len, drafts.values()))
         self._flight.add(
             running=sequences,
             waiting=waiting,
-            verified=max(map(len, drafts.values()), default=0),
+            prompt_tokens=sum(scheduled.values()) - sequences - tokens_verified,
+            verified=tokens_verified,
             drafted=drafted,
+            copied=0,
             tokens=tokens,
             memory_mib=self._memory_mib,
             seconds=seconds,
