@@ -138,14 +138,14 @@ class Steering:
             ),
             tokens=sum(tokens),
             seconds=seconds,
-            copies=sum(copied),
+            copies=sum(map(bool, compress(drafted, copied))),
             copied=sum(compress(drafted, copied)),
             copied_accepted=sum(compress(accepted, copied)),
         )
         self.control.observe(step)
-        self._record(step, width, waiting, cache)
+        self._record(step, waiting, cache)
 
-    def _record(self, step: Step, width: int, waiting: int, cache: float) -> None:
+    def _record(self, step: Step, waiting: int, cache: float) -> None:
         self._steps += 1
         self._running, self._waiting, self._cache = int(step.work.rows or 0), waiting, cache
         self._step_seconds += (step.seconds - self._step_seconds) * (
@@ -154,8 +154,10 @@ class Steering:
         self._flight.add(
             running=self._running,
             waiting=waiting,
+            prompt_tokens=int(step.work.prompt),
             verified=int(step.work.verified),
-            drafted=width,
+            drafted=int(step.work.width),
+            copied=step.copied,
             tokens=step.tokens,
             memory_mib=self._memory_mib,
             seconds=step.seconds,
