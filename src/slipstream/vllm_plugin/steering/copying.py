@@ -2,13 +2,13 @@
 
 `CopyIndex` finds the match, `CopyRates` says how likely its continuation is right. The tokens at
 hand when an index is built are sorted once by a hash of what ends there; later ones go into a
-table, until there are enough of them to sort again. So a token costs 12 bytes and, on average,
+table, until there are enough of them to sort again. So a token costs 16 bytes and, on average,
 constant time, whatever the text.
 """
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,12 +22,10 @@ MOST_COMPARED = 64
 LEAST_WAITING = 2048
 WAITING_SHARE = 8
 
-# A key is a hash of the last two tokens, then of the two before them, then of the four before.
-_MULTIPLIERS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93)
-_PARTS = ((0, 2, 24), (2, 4, 20), (4, 8, 20))
-_WORD = (1 << 64) - 1
-# Of eight, four and two tokens: the bits of a key that differ among equal ones.
-_LOOSE_BITS = ((8, 0), (4, 20), (2, 40))
+# A key has 21 bits of hash for the last two tokens, then seven for each of the six before them.
+_PAIR_BITS, _TOKEN_BITS, _KEY_TOKENS = 21, 7, 8
+_PAIR_FACTORS, _PAIR_SHIFT = (0x5E3779B1, 0x42B2AE3D), 24
+_TOKEN_FACTOR, _TOKEN_SHIFT = 40503, 9
 
 
 class Copy(NamedTuple):
@@ -49,21 +47,23 @@ class CopyIndex:
 
     def follow(self, tokens: Sequence[int]) -> None:
         """Take the tokens that came since; a match goes on as long as they are its own."""
-        known, source = self._tokens, self._source
-        for token in tokens:
-            if source is not None and known[source] == token:
-                source += 1
-                self._matched += 1
-            else:
-                source = None
-            known.append(token)
-            self._remember(len(known) - 1)
-        self._source, self._searched = source, self._searched and not tokens
-        if self._waiting > max(LEAST_WAITING, len(self._keys) // WAITING_SHARE):
+        latest, before = self._latest, self._before
+        first = max(len(self._tokens) - 1, self._sorted)
+        self._extend(tokens)
+        for end in range(first, len(self._tokens) - 1):
+            pair = self._join(end)
+            before.append(latest.get(pair, -1))
+            latest[pair] = end
+        if len(before) > max(LEAST_WAITING, self._sorted // WAITING_SHARE):
             self._sort()
 
-    def propose(self, most: int) -> Copy | None:
-        """Return up to `most` tokens after the longest earlier match, of equals the latest."""
+    def propose(self, most: int, after: Sequence[int] = ()) -> Copy | None:
+        """Return up to `most` tokens after the longest earlier match, of equals the latest.
+
+        With `after` the match ends with these tokens, as if they had come: a drafter's first ones.
+        """
+        if after:
+            return self._propose_after(most, after)
         if self._source is None and not self._searched:
             self._search()
         if (source := self._source) is None:
@@ -73,27 +73,32 @@ class CopyIndex:
             copied += copied[: most - len(copied)]
         return Copy(copied, min(self._matched, MOST_MATCHED))
 
-    @property
-    def _waiting(self) -> int:
-        return len(self._tokens) - len(self._keys)
+    def _propose_after(self, most: int, after: Sequence[int]) -> Copy | None:
+        count, state = len(self._tokens), (self._source, self._matched, self._searched)
+        self._extend(after)
+        copy = self.propose(most)
+        del self._tokens[count:]
+        self._source, self._matched, self._searched = state
+        return copy
+
+    def _extend(self, tokens: Sequence[int]) -> None:
+        known, source = self._tokens, self._source
+        for token in tokens:
+            if source is not None:
+                source = source + 1 if known[source] == token else None
+                self._matched += 1
+            known.append(token)
+        self._source, self._searched = source, self._searched and not tokens
 
     def _sort(self) -> None:
         """Sort the ends of all tokens but the last by key; equal keys stay in their order."""
         keys = _hash_all(np.array(self._tokens, dtype=np.int64)[:-1])
         order = np.argsort(keys, kind="stable")
+        self._sorted = len(keys)
         self._keys: Any = memoryview(keys[order])  # A bisection reads it faster than an array.
         self._order = order.astype(np.int32)
         self._latest: dict[int, int] = {}
         self._before: list[int] = []
-
-    def _remember(self, end: int) -> None:
-        """Put the end before `end` into the table, since now its continuation is known."""
-        end -= 1
-        if end < len(self._keys):
-            return
-        key = self._join(end)
-        self._before.append(self._latest.get(key, -1))
-        self._latest[key] = end
 
     def _join(self, end: int) -> int:
         return (self._tokens[end - 1] if end else -1) << 32 | self._tokens[end]
@@ -102,64 +107,65 @@ class CopyIndex:
         self._searched = True
         if len(self._tokens) <= LEAST_MATCHED:
             return
-        end, matched = self._search_table()
-        if matched < MOST_MATCHED:
-            sorted_end, sorted_matched = self._search_sorted()
+        end, matched = self._choose(self._list_waiting(), 0)
+        if matched < MOST_MATCHED and self._sorted:
+            sorted_end, sorted_matched = self._search_sorted(matched)
             if sorted_matched > matched:
                 end, matched = sorted_end, sorted_matched
         if matched >= LEAST_MATCHED:
             self._source, self._matched = end + 1, matched
 
-    def _search_table(self) -> tuple[int, int]:
-        """Return the best of the latest matches in the table: its end and its length."""
-        sorted_ends = len(self._keys)
+    def _list_waiting(self) -> Iterator[int]:
+        """Yield the latest ends in the table that have the last two tokens."""
         end = self._latest.get(self._join(len(self._tokens) - 1), -1)
-        best, best_matched = -1, 0
         for _ in range(MOST_COMPARED):
-            if end < 0 or best_matched == MOST_MATCHED:
-                break
-            matched = self._compare(end, best_matched)
-            if matched > best_matched:
-                best, best_matched = end, matched
-            end = self._before[end - sorted_ends]
-        return best, best_matched
+            if end < 0:
+                return
+            yield end
+            end = self._before[end - self._sorted]
 
-    def _search_sorted(self) -> tuple[int, int]:
-        """Return the best match among the sorted ends, of those with the most equal bits."""
+    def _search_sorted(self, longer_than: int) -> tuple[int, int]:
+        """Return the longest match among the sorted ends: its keys are those next to the key."""
         keys, key = self._keys, _hash_last(self._tokens)
         at = bisect_left(keys, key)
-        for sure, bits in _LOOSE_BITS:
-            first, last = key >> bits << bits, (key >> bits) + 1 << bits
-            if (at < len(keys) and keys[at] < last) or (at and keys[at - 1] >= first):
-                begin = bisect_left(keys, first, 0, at)
-                end = bisect_left(keys, last, at) if last <= _WORD else len(keys)
-                best = self._narrow(self._order[begin:end], sure)
-                if best[1] >= sure:
-                    return best
+        loose = (key ^ keys[at - 1 if at else 0]).bit_length()
+        if at < self._sorted:
+            loose = min(loose, (key ^ keys[at]).bit_length())
+        equal = _KEY_TOKENS - -(-loose // _TOKEN_BITS)
+        while equal >= LEAST_MATCHED and (equal > longer_than or equal == _KEY_TOKENS):
+            bits = (_KEY_TOKENS - equal) * _TOKEN_BITS
+            first = key >> bits << bits
+            begin = bisect_left(keys, first, 0, at)
+            ends = self._order[begin : bisect_left(keys, first + (1 << bits), at)]
+            best = self._find_best(ends, equal, longer_than)
+            if best[1] >= equal:
+                return best
+            equal -= 1
         return -1, 0
 
-    def _narrow(self, ends: Any, sure: int) -> tuple[int, int]:
-        """Return the longest match at these ends, then the latest."""
-        if sure == 8:
-            return self._choose(ends[-MOST_COMPARED:][::-1].tolist())
+    def _find_best(self, ends: Any, equal: int, longer_than: int) -> tuple[int, int]:
+        """Return the best match at ends whose last `equal` tokens have the same hashes."""
+        if equal == _KEY_TOKENS:
+            return self._choose(ends[-MOST_COMPARED:][::-1].tolist(), longer_than)
+        latest = int(ends.max()) if len(ends) > 1 else int(ends[0])
+        if (matched := self._compare(latest, 0)) >= equal or len(ends) == 1:
+            return latest, matched
         known = np.frombuffer(self._tokens, dtype=np.int32)
-        for matched in range(2 * sure):
-            longer = ends[ends >= matched]
-            longer = longer[known[longer - matched] == known[len(known) - 1 - matched]]
-            if not len(longer):
-                return int(ends.max()), matched
-            ends = longer
-        return int(ends.max()), 2 * sure
+        ends = ends[ends >= equal - 1]
+        for back in reversed(range(equal if len(ends) else 0)):
+            ends = ends[known[ends - back] == known[len(known) - 1 - back]]
+        return (int(ends.max()), equal) if len(ends) else (-1, 0)
 
-    def _choose(self, ends: list[int]) -> tuple[int, int]:
-        best, best_matched = -1, 0
+    def _choose(self, ends: Iterable[int], longer_than: int) -> tuple[int, int]:
+        """Return the first of the longest matches at these ends, if it is longer."""
+        best, best_matched = -1, longer_than
         for end in ends:
             matched = self._compare(end, best_matched)
             if matched > best_matched:
                 best, best_matched = end, matched
-            if matched == MOST_MATCHED:
-                break
-        return best, best_matched
+                if matched == MOST_MATCHED:
+                    break
+        return best, best_matched if best >= 0 else 0
 
     def _compare(self, end: int, longer_than: int) -> int:
         """Return how many tokens up to `end` are the last ones, or 0 if not more than before."""
@@ -174,24 +180,26 @@ class CopyIndex:
 
 def _hash_all(tokens: Any) -> Any:
     """Return a key for every end; before the first token there are tokens -1."""
-    padded = np.concatenate([np.full(7, -1, np.int64), tokens]).view(np.uint64)
-    keys = np.zeros(len(tokens), np.uint64)
-    for first, last, bits in _PARTS:
-        part = np.zeros(len(tokens), np.uint64)
-        for back in range(first, last):
-            part += padded[7 - back : len(padded) - back] * np.uint64(_MULTIPLIERS[back - first])
-        keys = keys << np.uint64(bits) | part >> np.uint64(64 - bits)
+    ahead = _KEY_TOKENS - 1
+    padded = np.concatenate([np.full(ahead, -1, np.int64), tokens])
+    pairs = padded[ahead:] * _PAIR_FACTORS[0] + padded[ahead - 1 : -1] * _PAIR_FACTORS[1]
+    keys = pairs >> _PAIR_SHIFT & (1 << _PAIR_BITS) - 1
+    hashes = padded * _TOKEN_FACTOR >> _TOKEN_SHIFT & (1 << _TOKEN_BITS) - 1
+    for back in range(2, _KEY_TOKENS):
+        keys = keys << _TOKEN_BITS | hashes[ahead - back : len(hashes) - back]
     return keys
 
 
 def _hash_last(tokens: "array[int]") -> int:
     """Return the key of the last token's end, as `_hash_all` does for all."""
-    last = tokens[-8:].tolist()[::-1]
-    last += [-1] * (8 - len(last))
-    key = 0
-    for first, end, bits in _PARTS:
-        part = sum(last[back] * _MULTIPLIERS[back - first] for back in range(first, end))
-        key = key << bits | (part & _WORD) >> (64 - bits)
+    last = tokens[-_KEY_TOKENS:].tolist()
+    if len(last) < _KEY_TOKENS:
+        last = [-1] * (_KEY_TOKENS - len(last)) + last
+    pair = last.pop() * _PAIR_FACTORS[0] + last.pop() * _PAIR_FACTORS[1]
+    key = pair >> _PAIR_SHIFT & (1 << _PAIR_BITS) - 1
+    mask = (1 << _TOKEN_BITS) - 1
+    for token in reversed(last):
+        key = key << _TOKEN_BITS | token * _TOKEN_FACTOR >> _TOKEN_SHIFT & mask
     return key
 
 
@@ -233,11 +241,14 @@ class CopyRates:
 
     def list_survival(self, matched: int, agrees: bool | None, count: int) -> list[float]:
         """List the chance of each of `count` copied tokens that it and all before are right."""
-        survival, chance = [], 1.0
-        for place in range(matched, matched + count):
-            chance *= self.rate(place, agrees)
+        if not count:
+            return []
+        later = [right[0] / seen[0] for right, seen in zip(self._right, self._seen, strict=True)]
+        chance = self.rate(matched, agrees)
+        survival = [chance]
+        for bucket in _BUCKET[matched + 1 : matched + count]:
+            chance *= later[bucket]
             survival.append(chance)
-            agrees = None
         return survival
 
     def learn(self, matched: int, agrees: bool | None, right: int, wrong: bool) -> None:

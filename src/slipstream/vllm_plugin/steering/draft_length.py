@@ -188,8 +188,6 @@ class DraftLength:
 
     def _find_price(self, sequences: int) -> float:
         """Return what a verified token costs, in tokens that its seconds would bring otherwise."""
-        if self.is_exact:
-            return 0.0
         if not self.costs.per_token:
             return min(MOST_PRICE, 0.05 + 0.03 * sequences)
         return min(max(self._rate * self.costs.per_token, LEAST_PRICE), MOST_PRICE)

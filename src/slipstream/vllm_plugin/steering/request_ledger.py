@@ -7,6 +7,7 @@ with a slot per open request: a step is added in a few operations on arrays.
 
 import threading
 import time
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ _COPY_NAMES = ("copies", "copied", "copied_accepted")
 _NAMES = ("tokens", "steps", "sequences", "drafts", "drafted", "expected", *_COPY_NAMES)
 # After these there is a row per number of accepted tokens, and one for steps without a draft.
 _ACCEPTED = len(_NAMES)
+_EXPECTED = _NAMES.index("expected")
 Slots = NDArray[np.intp]
 Column = NDArray[np.float64]
 
@@ -42,6 +44,7 @@ class Tag:
     key: str | None = None
     kind: Kind = "other"
     route: str | None = None
+    plain: bool = False
 
 
 def read_tag(arguments: object) -> Tag:
@@ -96,7 +99,7 @@ class RequestLedger:
         with self._lock:
             return int(self._ended[0].sum() + self._open[0, _STRANGERS + 1 :].sum())
 
-    def begin(self, request: str, arguments: object, temperature: float | None) -> None:
+    def begin(self, request: str, arguments: object, temperature: float | None) -> Tag:
         tag = read_tag(arguments)
         with self._lock:
             if request in self._entries:
@@ -108,6 +111,7 @@ class RequestLedger:
             self._slot_kinds[slot] = KINDS.index(tag.kind)
             self._requests[tag.kind] += 0
             self._batch = []
+        return tag
 
     def see_cached(self, request: str, tokens: int) -> None:
         """Record how much of a prompt was in the prefix cache."""
@@ -132,20 +136,19 @@ class RequestLedger:
         many tokens of the drafter's draft were expected to be accepted.
         """
         count = len(requests)
-        given, verified, right = (
-            np.fromiter(one, np.int64, count) for one in (tokens, drafted, accepted)
-        )
+        given, verified, right = map(_read_counts, (tokens, drafted, accepted))
         gives, drew = given > 0, verified > 0
         with self._lock:
             slots, table = self._find_slots(requests), self._open
             if True in copied:
-                copies = drew & np.fromiter(copied, bool, count)
+                copies = drew & _read_counts(copied).astype(bool)
                 self._add_rows(_COPY_NAMES, slots, (copies, verified * copies, right * copies))
                 drew &= ~copies
             own = (given, gives, gives * count, drew, verified * drew)
             self._add_rows(_NAMES, slots, own)
             if len(expected):
-                table[_NAMES.index("expected"), slots] += np.fromiter(expected, float, count) * drew
+                surviving = np.frombuffer(array("d", expected)) * drew
+                table[_EXPECTED][slots] += surviving
             reached = np.where(drew, np.minimum(right, self._longest), self._longest + 1)
             table[_ACCEPTED + reached, slots] += 1
             begun = slots[gives]
@@ -205,7 +208,7 @@ class RequestLedger:
     def _add_rows(self, names: tuple[str, ...], slots: Slots, amounts: Iterable[Any]) -> None:
         first = _NAMES.index(names[0])
         for row, amount in enumerate(amounts, start=first):
-            self._open[row, slots] += amount
+            self._open[row][slots] += amount
 
     def _release(self, request: str) -> Column:
         """Free a request's slot, add its counts to those of its kind, and return them."""
@@ -226,10 +229,18 @@ class RequestLedger:
         self._slot_kinds = np.concatenate((self._slot_kinds, np.full(slots, -1)))
 
 
+def _read_counts(counts: Sequence[int]) -> NDArray[Any]:
+    """Return counts as an array; through bytes it takes a third of the time."""
+    try:
+        return np.frombuffer(bytes(counts), np.uint8)
+    except ValueError:
+        return np.array(counts)
+
+
 def _describe(counts: Column) -> dict[str, Any]:
     """Return a slot's counts by name; `accepted` is how many drafts had each position accepted."""
     named: dict[str, Any] = {name: int(counts[row]) for row, name in enumerate(_NAMES)}
     by_number = counts[_ACCEPTED + 1 : -1]
     accepted = by_number[::-1].cumsum()[::-1].astype(int).tolist()
-    expected = round(float(counts[_NAMES.index("expected")]), 3)
+    expected = round(float(counts[_EXPECTED]), 3)
     return named | {"accepted": accepted, "expected": expected}
