@@ -14,6 +14,8 @@ VARIABLE = "SLIPSTREAM_PATCHES"
 CPU_SAMPLING = "cpu-sampling"
 CPU_TOP_K = "cpu-top-k"
 DFLASH_NO_DRAFTS = "dflash-no-drafts"
+# Named by no plan: nobody has measured it on a GPU.
+DFLASH_V2_COPY = "dflash-v2-copy"
 DRAFTER_POSITIONS = "drafter-positions"
 TURBOQUANT_GRAPHS = "turboquant-graphs"
 
