@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from math import inf, sqrt
+from math import ceil, inf, sqrt
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,6 +25,7 @@ from slipstream.sizing.engine_speed import (
     USUAL_BATCHED_TOKENS,
     DraftYield,
     EngineSpeed,
+    make_geometric,
     make_yield,
 )
 from slipstream.steering.drafts import Drafts
@@ -37,6 +38,8 @@ from slipstream.tuning.tuner import Tuning
 MOST_BYTES = 1 << 27
 LEAST_STEPS = 4
 LEAST_LINES = 20
+# Per step, of an engine that fits each request's draft: below it, hardly any step has one.
+LEAST_VERIFIED = 0.1
 _FILES = "the file of slipstream tune --json, or a run's ledger.jsonl"
 _LEDGER = "a ledger of a run under several loads, or the file of slipstream tune --json"
 
@@ -107,7 +110,8 @@ def take_ledger(lines: Sequence[LedgerLine], source: str) -> EngineSpeed:
         line for line in lines if line.key != SUPERVISOR_KEY and line.first_seconds is not None
     ]
     rows = _list_rows(served) + _list_lone_prompts(served)
-    drafting = _fit([row for row in rows if row.draft_length >= 1])
+    fitted = any(line.copies or line.expected is not None for line in served)
+    drafting = _fit([row for row in rows if row.draft_length >= (LEAST_VERIFIED if fitted else 1)])
     plain = _fit([row for row in rows if not row.draft_length])
     fits = [fit for fit in (drafting, plain) if fit]
     if not fits:
@@ -116,7 +120,8 @@ def take_ledger(lines: Sequence[LedgerLine], source: str) -> EngineSpeed:
             hint=_LEDGER,
         )
     prompts = [fit.by_prompt_token for fit, _ in fits if fit.by_prompt_token > 0]
-    yields = _list_yields(served) if drafting else ()
+    list_yields = _list_realised_yields if fitted else _list_yields
+    yields = list_yields(served) if drafting else ()
     return EngineSpeed(
         source=source,
         drafting=drafting[0].cost if drafting and yields else None,
@@ -146,8 +151,8 @@ def _list_rows(lines: Sequence[LedgerLine]) -> list[StepRow]:
         seconds = line.seconds - (line.first_seconds or 0.0)
         if line.steps > LEAST_STEPS and line.batch is not None and seconds > 0:
             prompts = before[bisect_right(times, line.at)] - before[bisect_right(times, time)]
-            steps = line.steps - 1
-            rows.append(StepRow(line.batch, line.drafted / steps, seconds, steps, prompts))
+            steps, verified = line.steps - 1, line.drafted + line.copied
+            rows.append(StepRow(line.batch, verified / steps, seconds, steps, prompts))
     return rows
 
 
@@ -202,3 +207,21 @@ def _list_yields(lines: Iterable[LedgerLine]) -> tuple[DraftYield, ...]:
         whole: list[Drafts] = [one for one in own if one.drafted / one.drafts > longest - 0.5]
         yields += [make_yield(kind, length, whole) for length in range(1, longest + 1)]
     return tuple(yields)
+
+
+def _list_realised_yields(lines: Iterable[LedgerLine]) -> tuple[DraftYield, ...]:
+    """List what drafts fitted to each request, and copies, gave: one length, the mean verified.
+
+    Such an engine has no other length, and what it would give with a fixed one is not known: its
+    drafts are cut where they are least sure.
+    """
+    served = [line for line in lines if line.steps > LEAST_STEPS]
+    verified = sum(line.drafted + line.copied for line in served)
+    length = max(1, ceil(verified / sum(line.steps - 1 for line in served)))
+    by_kind = defaultdict[str, list[Drafts]](list)
+    for line in served:
+        steps, tokens = line.steps - 1, line.tokens - 1
+        shares = make_geometric(min(tokens / steps, length + 1), length)
+        accepted = tuple(round(steps * share) for share in shares)
+        by_kind[line.kind].append(Drafts(drafts=steps, drafted=steps * length, accepted=accepted))
+    return tuple(make_yield(kind, length, own) for kind, own in sorted(by_kind.items()))

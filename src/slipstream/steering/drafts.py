@@ -1,4 +1,7 @@
-"""`Drafts`: how many drafts were verified and what was accepted of them, whoever counted."""
+"""`Drafts`: how many drafts were verified and what was accepted of them, whoever counted.
+
+`ServedSteps` are those of a drafter beside what was copied from requests' own tokens.
+"""
 
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
@@ -43,6 +46,35 @@ class Drafts(Record):
             drafted=sum(one.drafted for one in listed),
             accepted=tuple(sum(row) for row in rows),
         )
+
+
+class ServedSteps(Drafts):
+    """The steps of requests; `drafts` are the drafter's own, `copies` those that were copied.
+
+    `copied` counts the tokens of copies, and `copied_accepted` those that were accepted. vLLM's
+    counts of drafts are the sums of both.
+    """
+
+    tokens: NonNegativeInt
+    steps: NonNegativeInt
+    copies: NonNegativeInt = 0
+    copied: NonNegativeInt = 0
+    copied_accepted: NonNegativeInt = 0
+
+    @property
+    def tokens_per_step(self) -> float | None:
+        """Return the engine's yield, whether a step drafted, copied or neither."""
+        return self.tokens / self.steps if self.steps else None
+
+    @property
+    def verified_per_step(self) -> float:
+        """Return how many tokens a step verified, drafted or copied."""
+        return (self.drafted + self.copied) / self.steps if self.steps else 0.0
+
+    @property
+    def copied_share(self) -> float | None:
+        """Return the share of tokens that were copied."""
+        return self.copied_accepted / self.tokens if self.tokens else None
 
 
 def find_variance(by_position: Sequence[float]) -> float:

@@ -16,7 +16,7 @@ from typing import Annotated, BinaryIO, Literal
 from pydantic import Field, ValidationError, field_validator
 
 from slipstream.records import Record
-from slipstream.steering.drafts import Drafts
+from slipstream.steering.drafts import ServedSteps
 
 LONGEST_LINE_BYTES = 1 << 16
 LONGEST_DRAFT = 128  # vLLM's MAX_SPEC_LEN
@@ -30,11 +30,13 @@ Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1, max_length=128)]
 
 
-class LedgerLine(Drafts):
+class LedgerLine(ServedSteps):
     """One request: its drafts, accepted tokens by position, and times.
 
     `id`, `key` and `route` are None for a request without the gate's tag, `first_seconds` for one
     that ended before its first token. `batch` and `draft_length` are means over its steps.
+    `expected` is how many of the drafter's tokens were to be accepted by what it said of them, None
+    where it said nothing.
     """
 
     schema_version: Literal[1] = 1
@@ -51,6 +53,10 @@ class LedgerLine(Drafts):
     drafts: Count
     drafted: Count
     accepted: Annotated[tuple[Count, ...], Field(max_length=LONGEST_DRAFT)]
+    expected: Amount | None = None
+    copies: Count = 0
+    copied: Count = 0
+    copied_accepted: Count = 0
     seconds: Amount
     first_seconds: Amount | None
     temperature: Amount | None
@@ -164,7 +170,7 @@ def read_ledger(files: Iterable[Path]) -> Iterator[LedgerLine]:
 Grouping = Literal["kind", "key", "route", "context"]
 
 
-class LedgerGroup(Drafts):
+class LedgerGroup(ServedSteps):
     """The requests of one kind, key, route or context length, added up.
 
     `seconds_per_token` is that of a token after the first, `first_seconds` the mean time to that
@@ -176,9 +182,7 @@ class LedgerGroup(Drafts):
     aborted: int
     prompt_tokens: int
     cached_tokens: int
-    tokens: int
     token_share: float | None
-    steps: int
     seconds: float
     seconds_per_token: float | None
     first_seconds: float | None
@@ -193,7 +197,10 @@ class LedgerSummary(Record):
     total: LedgerGroup
 
 
-_COUNTED = ("prompt_tokens", "cached_tokens", "tokens", "steps", "drafts", "drafted")
+_COUNTED = (
+    *("prompt_tokens", "cached_tokens", "tokens", "steps", "drafts", "drafted"),
+    *("copies", "copied", "copied_accepted"),
+)
 
 
 @dataclass(slots=True)

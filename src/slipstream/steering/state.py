@@ -9,7 +9,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt
 
 from slipstream.records import Record
-from slipstream.steering.drafts import Drafts
+from slipstream.steering.drafts import ServedSteps
 from slipstream.steering.ledger import LONGEST_DRAFT
 
 FRESH_SECONDS = 10.0
@@ -37,14 +37,12 @@ class _Reported(Record):
     model_config = ConfigDict(allow_inf_nan=False)
 
 
-class KindCounts(Drafts, _Reported):
+class KindCounts(ServedSteps, _Reported):
     """The requests of one kind since the engine's start."""
 
     accepted: Annotated[tuple[NonNegativeInt, ...], Field(max_length=LONGEST_DRAFT)] = ()
     requests: NonNegativeInt
     aborted: NonNegativeInt
-    tokens: NonNegativeInt
-    steps: NonNegativeInt
 
     def since(self, before: "KindCounts | None") -> "KindCounts":
         """Return what was counted in between; all of it after the engine was started anew."""

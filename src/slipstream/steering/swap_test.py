@@ -33,8 +33,9 @@ Measure = Callable[[LedgerLine], float | None]
 
 
 def count_accepted(line: LedgerLine) -> float | None:
-    """Return the accepted tokens per step, None without a step."""
-    return sum(line.accepted) / line.steps if line.steps else None
+    """Return the drafter's accepted tokens per step that was not a copy's, None without one."""
+    steps = line.steps - line.copies
+    return sum(line.accepted) / steps if steps > 0 else None
 
 
 class SwapTest:

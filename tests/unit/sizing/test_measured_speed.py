@@ -1,6 +1,7 @@
 """The speed of an engine is recovered from its ledger or its tuning."""
 
 from collections.abc import Iterator
+from math import ceil
 from random import Random
 
 import pytest
@@ -74,6 +75,27 @@ def test_what_wrote_a_ledger_is_found_in_it(length: int) -> None:
             assert found.count_tokens_per_step(kind, 3) == pytest.approx(
                 speed.count_tokens_per_step(kind, 3), rel=0.02
             )
+
+
+def test_an_engine_that_copies_has_the_speed_that_it_had_at_the_length_it_verified() -> None:
+    speed = make_speed(fixed=0.03, by_token=0.002, by_prompt_token=0.001, longest=3)
+    lines = []
+    for rate, seed in ((0.05, 1), (0.5, 2), (1.0, 3)):
+        for line in write_ledger(speed, 3, rate, seed):
+            steps = line.steps - 1
+            copies, gained = steps // 4, steps // 4 * 9
+            update = {"copies": copies, "copied": copies * 12, "copied_accepted": gained}
+            drafts = {"drafts": steps - copies, "drafted": (steps - copies) * 3, "accepted": (0,)}
+            given = 1 + steps + gained if line.kind == "code" else line.steps
+            lines.append(line.model_copy(update={**update, **drafts, "tokens": given}))
+    found = take_ledger(lines, "ledger")
+    verified = sum(line.drafted + line.copied for line in lines)
+    length = ceil(verified / sum(line.steps - 1 for line in lines))
+    assert found.lengths == (length,)
+    code = [line for line in lines if line.kind == "code"]
+    expected = sum(line.tokens - 1 for line in code) / sum(line.steps - 1 for line in code)
+    assert found.count_tokens_per_step("code", length) == pytest.approx(expected, rel=0.02)
+    assert found.count_tokens_per_step("prose", length) == pytest.approx(1.0, abs=0.02)
 
 
 def write_noisy(requests: int, seed: int) -> list[LedgerLine]:

@@ -137,12 +137,21 @@ def test_requests_add_up_by_kind_the_largest_first() -> None:
     code, prose = summary.groups
     assert (code.name, code.requests, code.tokens, code.steps) == ("code", 2, 90, 30)
     assert (code.accepted, code.by_position[0]) == ((18, 12, 1), 18 / 27)
-    assert (code.token_share, code.tokens_per_step) == (0.9, 1 + 31 / 27)
+    assert (code.token_share, code.tokens_per_step) == (0.9, 3.0)
     assert code.first_seconds == 0.1
     assert code.seconds_per_token == pytest.approx(9.9 / 89)
     assert (prose.name, prose.by_position) == ("prose", (0.25, 0.125))
     assert (summary.total.requests, summary.total.accepted) == (3, (20, 13, 1))
     assert LedgerSummary.model_validate_json(summary.to_json()) == summary
+
+
+def test_copies_add_up_apart_from_drafts_and_an_older_line_has_none() -> None:
+    copying = make(tokens=60, steps=10, copies=4, copied=80, copied_accepted=45)
+    (group,) = summarize([make(tokens=40, steps=10), copying], "kind").groups
+    assert (group.copies, group.copied, group.copied_accepted) == (4, 80, 45)
+    assert (group.drafts, group.drafted, group.accepted[0]) == (58, 406, 50)
+    assert (group.tokens_per_step, group.copied_share) == (5.0, 0.45)
+    assert (make().copies, make().copied_share, make().expected) == (0, 0.0, None)
 
 
 def test_groups_are_what_was_asked_for() -> None:

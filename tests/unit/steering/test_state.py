@@ -8,7 +8,7 @@ from tests.unit.steering.states import make_state
 
 def test_a_report_loads_back_and_is_of_its_moment() -> None:
     state = make_state(at=1000)
-    assert state.kinds["code"].tokens_per_step == 1 + 3050 / 1400
+    assert state.kinds["code"].tokens_per_step == 4000 / 1500
     assert SteeringState.model_validate_json(state.to_json()) == state
     assert state.is_fresh(1000 + FRESH_SECONDS)
     assert not state.is_fresh(1001 + FRESH_SECONDS)
@@ -21,7 +21,8 @@ def make_counts(**changes: Any) -> KindCounts:
 
 def test_counts_in_between_are_differences() -> None:
     before = make_counts(requests=10, steps=1000, drafts=1000, accepted=(1000, 800))
-    recent = make_counts().since(before)
+    recent = make_counts(copies=3, copied=90, copied_accepted=60).since(before)
+    assert (recent.copies, recent.copied, recent.copied_accepted) == (3, 90, 60)
     assert (recent.requests, recent.steps, recent.drafts) == (2, 500, 400)
     assert recent.accepted == (100, 0, 500, 300, 200, 100, 50)
 

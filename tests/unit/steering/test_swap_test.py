@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from slipstream.steering.ledger import LedgerLine
-from slipstream.steering.swap_test import FALSE_ALARMS, SwapTest
+from slipstream.steering.swap_test import FALSE_ALARMS, SwapTest, count_accepted
 from tests.unit.steering.lines import make
 
 LENGTH = 7
@@ -40,6 +40,13 @@ def swap(seed: int, quality: float, requests: int, *, before: int = 300) -> Swap
         if test.verdict is not None:
             break
     return test
+
+
+def test_steps_that_copied_say_nothing_of_a_drafter() -> None:
+    drafted = make(steps=40, copies=0, accepted=[20, 10])
+    copying = make(steps=60, copies=20, copied=400, copied_accepted=400, accepted=[20, 10])
+    assert count_accepted(drafted) == count_accepted(copying) == 30 / 40
+    assert count_accepted(make(steps=5, drafts=0, accepted=[], copies=5)) is None
 
 
 def test_of_500_swaps_for_an_equal_drafter_at_most_one_in_a_hundred_is_called_worse() -> None:

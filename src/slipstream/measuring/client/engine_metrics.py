@@ -53,8 +53,13 @@ class EngineCounts(Record):
 
     @property
     def draft_counts(self) -> Drafts:
-        """Return the drafts alone; without counts by position all accepted tokens are in one."""
-        accepted = self.accepted_by_position or (self.accepted or 0,)
+        """Return the drafts alone; accepted tokens without a position have one more, the last.
+
+        vLLM counts as many positions as it was started with, and a copied draft may be longer.
+        """
+        accepted = self.accepted_by_position
+        if (rest := (self.accepted or 0) - sum(accepted)) > 0 or not accepted:
+            accepted = (*accepted, max(0, rest))
         return Drafts(drafts=self.drafts or 0, drafted=self.drafted or 0, accepted=accepted)
 
     @property

@@ -179,7 +179,7 @@ def render_ledger(summary: LedgerSummary) -> str:
     """Return every group and the sum; acceptance is in percent, by position."""
     header = (
         *(summary.by.upper(), "REQUESTS", "ABORTED", "TOKENS", "SHARE", "TOKENS/STEP"),
-        *("MS/TOKEN", "FIRST TOKEN", "CACHED", "ACCEPTED BY POSITION"),
+        *("COPIED", "MS/TOKEN", "FIRST TOKEN", "CACHED", "ACCEPTED BY POSITION"),
     )
     return "\n".join(
         align([header, *(_describe_group(one) for one in (*summary.groups, summary.total))])
@@ -195,7 +195,8 @@ def _describe_group(group: LedgerGroup) -> tuple[str, ...]:
         str(group.aborted),
         str(group.tokens),
         _show_share(group.token_share),
-        f"{group.tokens_per_step or 1.0:.2f}",
+        show(group.tokens_per_step, 2),
+        _show_share(group.copied_share),
         show(None if seconds is None else 1000 * seconds),
         show(group.first_seconds, 2, "s"),
         _show_share(cached),

@@ -206,12 +206,18 @@ def _describe_acceptance(view: LiveView, before: LiveView | None, terminal: Term
     if not kinds:
         return []
     positions = max(len(counts.accepted) for counts in kinds.values())
-    header = ("kind", "requests", "tokens/step", *(str(one + 1) for one in range(positions)))
+    copies = any(counts.copies for counts in kinds.values())
+    header = (
+        *("kind", "requests", "tokens/step", *(("copied",) if copies else ())),
+        *(str(one + 1) for one in range(positions)),
+    )
     rows: list[Row] = []
     for kind, counts in kinds.items():
         shares = [f"{100 * share:.0f}" for share in counts.by_position] or ["-"] * positions
         blank = [""] * (positions - len(shares))
-        rows.append((kind, str(counts.requests), show(counts.tokens_per_step, 2), *shares, *blank))
+        copied = [f"{counts.copied_share or 0:.0%}"] if copies else []
+        speed = show(counts.tokens_per_step, 2)
+        rows.append((kind, str(counts.requests), speed, *copied, *shares, *blank))
     title = "accepted by kind and position, % of drafts, "
     title += "of the last minute" if recent else "since the engine started"
     return [title, *map(terminal.cut, align_table(Table(header, rows)))]
@@ -223,10 +229,13 @@ def _list_kinds(view: LiveView, before: LiveView | None) -> tuple[dict[str, Kind
         return _count_all(view), False
     earlier = before.steering.kinds if before and before.steering else {}
     recent = {kind: state.kinds[kind].since(earlier.get(kind)) for kind in state.kinds}
-    if earlier and any(counts.drafts for counts in recent.values()):
-        return {
-            kind: recent[kind] for kind in KINDS if kind in recent and recent[kind].drafts
-        }, True
+    drafting = {
+        kind: recent[kind]
+        for kind in KINDS
+        if kind in recent and (recent[kind].drafts or recent[kind].copies)
+    }
+    if earlier and drafting:
+        return drafting, True
     return {kind: state.kinds[kind] for kind in KINDS if kind in state.kinds}, False
 
 
@@ -237,7 +246,7 @@ def _count_all(view: LiveView) -> dict[str, KindCounts]:
     whole = KindCounts(
         requests=view.counts.total if view.counts else 0,
         aborted=0,
-        tokens=engine.output_tokens or 0,
+        tokens=engine.drafts + sum(engine.accepted),
         steps=engine.drafts,
         drafts=engine.drafts,
         drafted=engine.drafted,

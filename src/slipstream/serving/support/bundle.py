@@ -35,6 +35,10 @@ from slipstream.steering.ledger import read_ledger
 READ_BYTES = 2 << 20
 MOST_RUNS = 3
 _MOMENT = (1980, 1, 1, 0, 0, 0)
+_SUMMED = (
+    *("prompt_tokens", "tokens", "steps", "drafts", "drafted"),
+    *("copies", "copied", "copied_accepted"),
+)
 _VARIABLES = (
     "VLLM_",
     "SLIPSTREAM_",
@@ -242,7 +246,7 @@ def _sum_ledger(folder: RunFolder) -> dict[str, int]:
     with suppress(OSError):
         for line in read_ledger(folder.list_ledgers()):
             totals.update(requests=1, **{line.ended: 1})
-            for field in ("prompt_tokens", "tokens", "steps", "drafts", "drafted"):
+            for field in _SUMMED:
                 totals[field] += getattr(line, field)
             totals["accepted"] += sum(line.accepted)
     return dict(totals)

@@ -26,6 +26,8 @@ _COUNTERS = {
     "steps": ("steps", "Engine steps of requests, by kind of content."),
     "drafts": ("drafts", "Drafts, by kind of content."),
     "drafted": ("drafted_tokens", "Drafted tokens, by kind of content."),
+    "copied": ("copied_tokens", "Draft tokens copied from a request's own, by kind of content."),
+    "copied_accepted": ("copied_accepted_tokens", "Accepted copied tokens, by kind of content."),
 }
 
 

@@ -9,6 +9,7 @@ from slipstream.measuring.client.engine_metrics import (
     parse_engine_counts,
     read_engine_counts,
 )
+from slipstream.steering.drafts import Drafts
 from tests.unit.measuring.client.stream_server import run_stream_server
 
 LABELS = 'engine="0",model_name="a {target}"'
@@ -116,3 +117,11 @@ def test_they_are_read_beside_v1_and_not_below_it() -> None:
     assert [head.split(" HTTP")[0] for head in server.heads] == ["GET /metrics"] * 3
     with pytest.raises(EngineError, match="no answer from"):
         read_engine_counts(Endpoint(server.url))
+
+
+def test_tokens_beyond_the_last_position_count_for_the_speed() -> None:
+    counts = EngineCounts(drafts=10, drafted=100, accepted=60, accepted_by_position=(10, 8, 6))
+    assert counts.tokens_per_step == 7.0
+    assert EngineCounts(drafts=10, accepted=24, accepted_by_position=(10, 8, 6)).draft_counts == (
+        Drafts(drafts=10, accepted=(10, 8, 6))
+    )

@@ -157,7 +157,10 @@ def test_acceptance_is_of_late_if_there_were_drafts() -> None:
     state = make_state(at=NOW.timestamp())
     code = state.kinds["code"]
     earlier = code.model_copy(
-        update={"requests": 11, "drafts": 1300, "accepted": (1050,) + (0,) * 6}
+        update={
+            **{"requests": 11, "tokens": 3700, "steps": 1400},
+            **{"drafts": 1300, "accepted": (1050,) + (0,) * 6},
+        }
     )
     before = make_view(
         steering=state.model_copy(update={"kinds": {**state.kinds, "code": earlier}})
@@ -165,11 +168,34 @@ def test_acceptance_is_of_late_if_there_were_drafts() -> None:
     shown = render_top(make_view(), Terminal(), before=before)
     assert any(line.endswith("of the last minute") for line in shown)
     assert [line.split()[:4] for line in shown if line.startswith("code")] == [
-        ["code", "1", "21.00", "50"]
+        ["code", "1", "3.00", "50"]
     ]
     assert not any(line.startswith("prose") for line in shown)
     quiet = render_top(make_view(), Terminal(), before=make_view())
     assert any(line.endswith("since the engine started") for line in quiet)
+
+
+def test_copied_tokens_are_a_column_where_anything_was_copied() -> None:
+    state = make_state(at=NOW.timestamp())
+    none, some = (
+        {
+            kind: counts.model_copy(update={"copies": copies, "copied_accepted": accepted})
+            for kind, counts in state.kinds.items()
+        }
+        for copies, accepted in ((0, 0), (100, 900))
+    )
+    some["prose"] = none["prose"]
+    plain, shown = (
+        render_top(make_view(steering=state.model_copy(update={"kinds": kinds})), Terminal())
+        for kinds in (none, some)
+    )
+    assert len(shown) == len(plain)
+    assert not any("COPIED" in line for line in plain)
+    assert [line.split()[:5] for line in shown if line.startswith(("KIND", "code", "prose"))] == [
+        ["KIND", "REQUESTS", "TOKENS/STEP", "COPIED", "1"],
+        ["code", "12", "2.67", "22%", "79"],
+        ["prose", "3", "1.29", "0%", "43"],
+    ]
 
 
 @pytest.mark.parametrize(

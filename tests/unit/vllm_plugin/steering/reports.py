@@ -36,6 +36,7 @@ def make_report(**changes: Any) -> dict[str, Any]:
             "prose": {
                 **{"requests": 3, "aborted": 0, "tokens": 900, "steps": 700},
                 **{"drafts": 690, "drafted": 3450, "accepted": [300, 90, 20, 5, 0]},
+                **{"copies": 9, "copied": 120, "copied_accepted": 80},
             },
         },
         "lengths": [

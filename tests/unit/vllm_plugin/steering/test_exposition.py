@@ -27,6 +27,8 @@ PROSE = {
     ("slipstream_ledger_steps_total", "prose"): 700,
     ("slipstream_ledger_drafts_total", "prose"): 690,
     ("slipstream_ledger_drafted_tokens_total", "prose"): 3450,
+    ("slipstream_ledger_copied_tokens_total", "prose"): 120,
+    ("slipstream_ledger_copied_accepted_tokens_total", "prose"): 80,
     ("slipstream_ledger_accepted_tokens_total", "prose", "1"): 300,
     ("slipstream_ledger_accepted_tokens_total", "prose", "2"): 90,
     ("slipstream_ledger_accepted_tokens_total", "prose", "3"): 20,

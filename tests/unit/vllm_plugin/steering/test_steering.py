@@ -39,7 +39,7 @@ def step(steering: Steering, sequences: int, length: int, seconds: float = 0.05)
 
 def test_the_state_tells_what_the_core_does(steering: Steering) -> None:
     steering.ledger.begin("one", {"slipstream": "4f - code chat"}, 0.0)
-    steering.ledger.see_draft("one", 7, 2)
+    steering.ledger.see_step(["one"], [3], [7], [2], [False], 1.0)
     for length in (7, 7, 0):
         step(steering, 2, length)
     state = steering.describe()
