@@ -14,23 +14,24 @@ from typing import NamedTuple
 
 import torch
 
+from slipstream.vllm_plugin.steering.copying import (
+    BUCKETS,
+    MOST_COMPARED,
+    MOST_COUNTED,
+    MOST_MATCHED,
+    PRIOR_TOKENS,
+    PRIORS,
+)
+
 # A match this long replaces the drafter's row; a shorter one only if the drafter's first token is
 # the copy's.
 LEAST_MATCHED = 4
 LEAST_AGREEING = 2
-MOST_MATCHED = 32
-# Matches are ranked by their last tokens, so many; of the best, so many are compared further.
+# Matches are ranked by their last tokens, so many; `MOST_COMPARED` of them are compared further.
 RANKED = 8
-MOST_COMPARED = 64
 MOST_POSITIONS = 1 << 20
 # Of a request without a token there, and of the last tokens of one that is shorter than that.
 _NOTHING, _NEVER = -1, -2
-# The chance that a copied token is right after a match of so many tokens, before anything is known.
-PRIOR_BUCKETS = (4, 6, 9, 16)
-PRIORS = (0.65, 0.80, 0.88, 0.93)
-PRIOR_SHORT = 0.75
-PRIOR_TOKENS = 16.0
-MOST_COUNTED = 512.0
 
 
 class Copies(NamedTuple):
@@ -130,9 +131,9 @@ class RowRates:
     """
 
     def __init__(self, device: torch.device) -> None:
-        priors = torch.full((MOST_MATCHED + 1,), PRIOR_SHORT)
-        for least, prior in zip(PRIOR_BUCKETS, PRIORS, strict=True):
-            priors[least:] = prior
+        priors = torch.zeros(MOST_MATCHED + 1)
+        for least, (alone, agreeing, _) in zip(BUCKETS, PRIORS, strict=True):
+            priors[least:] = agreeing if least < LEAST_MATCHED else alone
         self._right = (priors * PRIOR_TOKENS).to(device)
         self._seen = torch.full_like(self._right, PRIOR_TOKENS)
 

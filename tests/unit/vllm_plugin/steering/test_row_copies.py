@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slipstream.vllm_plugin.steering import row_copies
+from slipstream.vllm_plugin.steering.copying import MOST_COMPARED, MOST_MATCHED, CopyIndex
 from slipstream.vllm_plugin.steering.row_copies import (
-    MOST_MATCHED,
     Copies,
     RowRates,
     align_ends,
@@ -88,10 +88,22 @@ def test_long_texts_with_copied_parts(seed: int) -> None:
     check(rows)
 
 
+@pytest.mark.parametrize("vocabulary", [2, 10, 1000])
+def test_a_row_copies_what_the_index_of_one_request_does(vocabulary: int) -> None:
+    draw = random.Random(vocabulary)
+    for _ in range(30):
+        row = [draw.randrange(vocabulary) for _ in range(draw.randrange(3, 300))]
+        begin = draw.randrange(len(row))
+        row += row[begin : begin + draw.randrange(2, 60)]
+        copies, copy = find([row]), CopyIndex(row).propose(WIDTH)
+        assert copies.matched[0] == (copy.matched if copy else 0)
+        assert copy is None or copies.tokens[0].tolist() == copy.tokens
+
+
 def test_a_match_longer_than_is_ranked_wins_over_sixty_later_ones() -> None:
     end = list(range(100, 100 + row_copies.RANKED))
     row = [7, 8, *end, 500]
-    for at in range(row_copies.MOST_COMPARED - 1):
+    for at in range(MOST_COMPARED - 1):
         row += [1000 + at, *end, 501]
     row += [7, 8, *end]
     assert find([row]).tokens[0, 0] == 500
