@@ -6,8 +6,8 @@ hold, so it can run beside CUDA graphs.
 
 A step looks at no more than `MOST_POSITIONS` tokens of all its requests together: contexts of up to
 262,144 tokens are searched whole for 4 requests, the last 4,096 tokens of each for 256. That bounds
-a step at some 60 operations, half of them on all positions, and 22 MiB of memory, freed after it.
-Without the bound, 256 such contexts would take 1.4 GiB and 64 times as long.
+a step at 75 operations, half of them on all positions, and 22 MiB of memory, which is freed after
+it. Without the bound, 256 such contexts would take 1.4 GiB and 64 times the work.
 """
 
 from typing import NamedTuple
