@@ -6,6 +6,7 @@ import pytest
 
 from slipstream.planning.settings.copies import LONGEST, VARIABLE
 from slipstream.planning.settings.patches import DFLASH_V2_COPY
+from tests.unit.planning.pieces import TARGET
 from tests.unit.planning.settings.test_patches import plan, with_draft
 
 SPECULATION = "--speculative-config"
@@ -55,3 +56,13 @@ def test_copies_that_cannot_be_made_are_refused(machine: str, inputs: dict[str, 
     made = plan(machine, copy_drafts=True, **inputs)
     assert "copy" in {fault.code for fault in made.refusals}
     assert VARIABLE not in made.environment
+
+
+def test_a_step_with_copies_has_more_logits() -> None:
+    sizes = {
+        copied: next(item.size_bytes for item in made.memory.items if item.name == "activations")
+        for copied in (True, False)
+        for made in [plan("cpu-server", copy_drafts=copied, users=4, engine=("--spec-tokens", "7"))]
+    }
+    more = 4 * (LONGEST - 7) * (TARGET.vocabulary_size or 0) * 4 * 2
+    assert (sizes[True] or 0) - (sizes[False] or 0) == more > 0
