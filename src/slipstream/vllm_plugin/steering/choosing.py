@@ -8,6 +8,7 @@ taken. Text is the target's in any case: it accepts only what it would have said
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp
+from typing import NamedTuple
 
 import numpy as np
 
@@ -37,11 +38,19 @@ class Drafting:
     factor: float = 1.0
 
 
+class Generating(NamedTuple):
+    """A request between two steps: its tokens so far, and how many may be copied."""
+
+    name: str
+    tokens: list[int]
+    most_copied: int
+
+
 class DraftChooser:
     """Chooses every request's draft between two steps, and learns what became of it."""
 
-    def __init__(self, survival: Survival, most_copied: int) -> None:
-        self._survival, self._most_copied = survival, most_copied
+    def __init__(self, survival: Survival) -> None:
+        self._survival = survival
         self.rates = CopyRates()
         self.requests: dict[str, Drafting] = {}
         # Requests, if every one of them copies.
@@ -56,7 +65,7 @@ class DraftChooser:
 
     def choose(
         self,
-        requests: Sequence[tuple[str, list[int]]],
+        requests: Sequence[Generating],
         rows: Sequence[list[int]],
         chances: Sequence[list[float]] | None,
         *,
@@ -68,15 +77,15 @@ class DraftChooser:
 
         With `whole` the drafter's tokens are all verified, whatever their chances.
         """
-        states = [self.requests.get(name) or Drafting(0) for name, _ in requests]
+        states = [self.requests.get(name) or Drafting(0) for name, _, _ in requests]
         self._assess(states, rows, chances)
-        longest = self._most_copied if most is None else min(most, self._most_copied)
         chosen: list[list[int]] = []
-        for state, (_, tokens), row in zip(states, requests, rows, strict=True):
+        for state, (_, tokens, longest), row in zip(states, requests, rows, strict=True):
             if state.plain:
                 state.survival, state.is_copy = (), False
                 chosen.append([])
                 continue
+            longest = longest if most is None else min(most, longest)
             copy = self._follow(state, tokens, longest) if longest else None
             chosen.append(self._pick(state, row, copy, price, whole=whole))
         sure = all(state.is_copy and state.survival[-1] > WHOLE for state in states)

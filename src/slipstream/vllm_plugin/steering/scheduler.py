@@ -104,14 +104,7 @@ class _Steered:
         lengths = list_lengths(config, longest, planned)
         rank = config.parallel_config.data_parallel_rank
         self._most_copied = find_most_copied(config)
-        self._steering = steering(
-            folder,
-            lengths,
-            longest=longest,
-            planned=planned,
-            most_copied=self._most_copied,
-            rank=rank,
-        )
+        self._steering = steering(folder, lengths, longest=longest, planned=planned, rank=rank)
         if self._steering.steers or self._most_copied:
             self.dynamic_sd_lookup = _SteeredLookup(self._steering)
         self._begun: deque[tuple[int, float]] = deque(maxlen=8)
@@ -175,13 +168,21 @@ class _Steered:
         ]
         chances = getattr(draft_token_ids, "chances", None)
         chosen = self._steering.choose_drafts(
-            [(request.request_id, request._all_token_ids) for _, request in generating],
+            [
+                (request.request_id, request._all_token_ids, self._bound_copy(request))
+                for _, request in generating
+            ],
             [rows[place] for place, _ in generating],
             chances and [chances[place] for place, _ in generating],
         )
         for (place, _), draft in zip(generating, chosen, strict=True):
             rows[place] = draft
         super().update_draft_token_ids(draft_token_ids)  # type: ignore[misc]
+
+    def _bound_copy(self: Any, request: Any) -> int:
+        """Return the longest copy of a request."""
+        most: int = self._most_copied
+        return min(most, self.num_spec_tokens) if request.use_structured_output else most
 
     def make_spec_decoding_stats(
         self: Any,

@@ -21,7 +21,7 @@ from slipstream.records import Record
 from slipstream.serving.messages import SOCKET
 from slipstream.steering.state import KINDS, LengthEstimate, SteeringOrder, SteeringState
 from slipstream.vllm_plugin.gate.answers.records import AccessLog
-from slipstream.vllm_plugin.steering.choosing import DraftChooser
+from slipstream.vllm_plugin.steering.choosing import DraftChooser, Generating
 from slipstream.vllm_plugin.steering.draft_length import DraftLength, Step
 from slipstream.vllm_plugin.steering.flight_recorder import FlightRecorder
 from slipstream.vllm_plugin.steering.request_ledger import RequestLedger
@@ -57,11 +57,10 @@ class Steering:
         *,
         longest: int,
         planned: Sequence[int] | None,
-        most_copied: int = 0,
         rank: int = 0,
     ) -> None:
         self.control = DraftLength(lengths, planned)
-        self._chooser = DraftChooser(self.control.survival, most_copied)
+        self._chooser = DraftChooser(self.control.survival)
         self._longest, self._rank = longest, rank
         self._log = AccessLog(
             folder / LEDGER, limit_bytes=LEDGER_BYTES, older=LEDGERS_KEPT, drop=lambda _: None
@@ -102,7 +101,7 @@ class Steering:
 
     def choose_drafts(
         self,
-        requests: Sequence[tuple[str, list[int]]],
+        requests: Sequence[Generating],
         rows: Sequence[list[int]],
         chances: Sequence[list[float]] | None,
     ) -> list[list[int]]:
