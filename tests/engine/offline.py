@@ -18,6 +18,7 @@ class Answer:
     token_ids: list[int]
     leading: list[list[tuple[float, int]]]
     accepted_by_step: list[int]
+    cached_tokens: int = 0
 
     @property
     def accepted(self) -> int:
@@ -44,8 +45,14 @@ def run_arm(
     prompts: list[list[int]],
     scratch: Path,
     speculation: dict[str, Any] | None,
+    *,
+    prefix_caching: bool = False,
 ) -> Arm:
-    """Start vLLM with or without drafts and let it answer every prompt."""
+    """Start vLLM with or without drafts and let it answer every prompt.
+
+    With prefix caching, answers in batches, which are of one prompt then, find what the answer
+    before left in the cache.
+    """
     engine: dict[str, Any] = {
         "model": str(target),
         "dtype": dtype,
@@ -53,7 +60,7 @@ def run_arm(
         "max_model_len": 512,
         "max_num_seqs": BATCH_SIZE,
         "kv_cache_memory_bytes": 1 << 30,
-        "enable_prefix_caching": False,
+        "enable_prefix_caching": prefix_caching,
     }
     if speculation is not None:
         engine["speculative_config"] = speculation
@@ -61,7 +68,7 @@ def run_arm(
     job = {
         "engine": engine,
         "prompts": prompts,
-        "batch_size": BATCH_SIZE,
+        "batch_size": 1 if prefix_caching else BATCH_SIZE,
         "max_tokens": MAX_TOKENS,
     }
     parts = run_engine_script("generate.py", job, scratch)

@@ -74,7 +74,8 @@ def apply_defaults(
     for name, given in table.items():
         try:
             action = options[name]
-            values[action.dest] = _read_value(action, given)
+            off = parser.get_default(action.dest)
+            values[action.dest] = _read_value(action, given, off)
         except KeyError:
             faults.append(_name_unknown("option", name, options))
         except (UsageError, ValueError) as fault:
@@ -91,12 +92,12 @@ def apply_defaults(
     return {*values}
 
 
-def _read_value(action: argparse.Action, given: Any) -> Any:
+def _read_value(action: argparse.Action, given: Any, off: Any) -> Any:
     """Read a value as if it had been typed: argparse's own types and choices judge it."""
     if action.nargs == 0:
         if not isinstance(given, bool):
             raise ValueError("is a switch: true or false")
-        return given
+        return action.const if given else off
     words = [_write_word(one) for one in (given if isinstance(given, list) else [given])]
     if len(words) > 1 and not (isinstance(action.nargs, int) or action.nargs in ("+", "*")):
         raise ValueError("takes one value")

@@ -20,7 +20,7 @@ from slipstream.measuring.client.endpoint import Endpoint
 from slipstream.measuring.client.sample import Sample
 from slipstream.measuring.comparing.blocks import Arm
 from slipstream.measuring.comparing.comparison import ComparedArm, Start
-from slipstream.measuring.engine_start import open_start
+from slipstream.measuring.engine_start import open_start, steer_start
 from slipstream.measuring.machine_watch import MachineWatch
 from slipstream.measuring.workloads import Prompt, Workload
 from slipstream.records import Record
@@ -237,10 +237,11 @@ class Stage:
             tick=lambda *_: self.tick(answers, self.clock() - times[-1]),
             on_tokens=recorder.add,
         )
+        log = self.logs / f"{name}.log"
         with open_start(
-            compared.plan,
+            steer_start(compared.plan, log),
             bench,
-            log=self.logs / f"{name}.log",
+            log=log,
             environment=self.environment,
             say=follow,
             watch=self.watch,

@@ -50,7 +50,11 @@ _ALGORITHMS = {
     "ngram_gpu": "NGRAM",
 }
 _NO_GRAPHS = [f"--cuda-graph-backend-{part}" for part in ("decode", "prefill")]
-_IMPLIED = {"--enable-auto-tool-choice": True, "--enable-prefix-caching": True}
+_IMPLIED = {
+    "--enable-auto-tool-choice": True,
+    "--enable-prefix-caching": True,
+    f"{_SPECULATION}.disable_eagle_block_drop": True,
+}
 _BACKENDS = {"TRITON_ATTN": "triton", "FLASHINFER": "flashinfer"}
 _FLASH_BY_MAJOR = {"9": "fa3", "10": "fa4"}
 _SAMPLING_DEFAULTS = {"auto": "model", "vllm": "openai"}

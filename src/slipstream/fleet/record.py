@@ -72,6 +72,7 @@ class FleetWishes(Record):
     k: PositiveInt | None = None
     thinking: Literal["on", "off"] | None = None
     pictures: bool | None = None
+    copy_drafts: bool | None = None
     engine: tuple[str, ...] | None = None
 
     def to_options(self, *, drafter: str | None, speculation: bool) -> PlanOptions:

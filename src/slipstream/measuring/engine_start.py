@@ -16,6 +16,8 @@ from slipstream.measuring.client.sample import Sample
 from slipstream.measuring.machine_watch import MachineLoad, MachineWatch
 from slipstream.planning.plan import LaunchPlan
 from slipstream.planning.settings import Choice
+from slipstream.serving.access.gate_file import GATE_VARIABLE
+from slipstream.serving.plugin_settings import steer_engine
 from slipstream.serving.run import read_process
 from slipstream.serving.supervision.engine_process import run_engine
 from slipstream.serving.supervision.engine_session import measure_session
@@ -92,6 +94,17 @@ def open_start(
         loads, samples = bench.measure(endpoint)
         machine = watch.end(before, pids)
         yield url, StartFigures(took[-1], warm, tuple(loads), tuple(samples), machine)
+
+
+def steer_start(plan: LaunchPlan, log: Path) -> LaunchPlan:
+    """Return the plan with the scheduler that `serve` runs: drafts are cut and copied as there.
+
+    What the scheduler writes goes into a folder beside the log.
+    """
+    folder = log.with_suffix("")
+    folder.mkdir(parents=True, exist_ok=True)
+    place = Choice(str(folder / "gate.json"), "default", "the scheduler's files are beside it")
+    return steer_engine(plan, steered=True).change_variables({GATE_VARIABLE: place})
 
 
 def report_usage(plan: LaunchPlan) -> LaunchPlan:

@@ -19,6 +19,7 @@ from slipstream.planning.plan import MemoryBudget
 from slipstream.planning.settings import FLAGS, EngineSettings
 from slipstream.planning.settings.attention import drafts_without_cache, find_turboquant_obstacle
 from slipstream.planning.settings.conversation import find_conversation_faults
+from slipstream.planning.settings.copies import find_copy_obstacle
 from slipstream.planning.settings.options import AFTER_DASHES
 from slipstream.planning.settings.patches import DRAFTER_POSITIONS, drafts_past_its_context
 from slipstream.planning.settings.placement import (
@@ -54,6 +55,7 @@ def find_faults(
         *_find_turboquant_fault(inputs, settings),
         *_find_agent_fault(inputs),
         *_find_pictures_fault(inputs),
+        *_find_copy_fault(inputs),
         *_find_gated_faults(inputs),
         *find_conversation_faults(inputs, settings),
         *_find_known_bad(known_bad, inputs, settings),
@@ -273,6 +275,13 @@ def _find_pictures_fault(inputs: PlanInputs) -> Iterator[Fault]:
             f"{target.architecture or 'its class is unknown, and'} has no vision part",
             f"slipstream plan {target.name}, without --pictures",
         )
+
+
+def _find_copy_fault(inputs: PlanInputs) -> Iterator[Fault]:
+    """Refuse copies that were asked for and cannot be made."""
+    if inputs.options.copy_drafts and (obstacle := find_copy_obstacle(inputs)) is not None:
+        hint = f"slipstream plan {inputs.target.name}, without --copy"
+        yield refuse("copy", f"--copy was asked for: {obstacle}", hint)
 
 
 def _find_gated_faults(inputs: PlanInputs) -> Iterator[Fault]:

@@ -13,7 +13,14 @@ from slipstream.engines.arguments import render_argument, render_arguments
 from slipstream.engines.vllm_methods import find_method
 from slipstream.hardware import Host, find_capability, name_kind
 from slipstream.planning.group import Group
-from slipstream.planning.settings import SPECULATION, Choice, EngineSettings, Source, Speculation
+from slipstream.planning.settings import (
+    SPECULATION,
+    Choice,
+    EngineSettings,
+    Source,
+    Speculation,
+    copies,
+)
 from slipstream.planning.settings.options import PlanOptions
 from slipstream.records import Record
 from slipstream.units import show_bytes
@@ -216,7 +223,8 @@ class LaunchPlan(Record):
         `plan_plain` makes: without drafts other settings are best.
         """
         # vLLM refuses to report the drafts of requests where there are none.
-        return self.change(speculation=None, draft_metrics=None)
+        plain = self.change(speculation=None, draft_metrics=None)
+        return plain.change_variables({copies.VARIABLE: None})
 
     def _list_decisions(self) -> Iterator[Decision]:
         for flag, choice in self.settings.list_choices():

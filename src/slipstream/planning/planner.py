@@ -21,6 +21,7 @@ from slipstream.planning.settings import (
     EngineSettings,
     attention,
     conversation,
+    copies,
     patches,
     placement,
 )
@@ -59,7 +60,11 @@ def make_plan(
         threads=host.processor.usable_threads if inputs.on_cpu else None,
         recipe=recipe.name if recipe else None,
         settings=settings,
-        environment={**placement.decide_environment(inputs), **patches.name_patches(patched)},
+        environment={
+            **placement.decide_environment(inputs),
+            **patches.name_patches(patched),
+            **copies.decide_copies(inputs),
+        },
         patches=tuple(choice.value for choice in patched),
         memory=memory,
         notes=(

@@ -111,6 +111,8 @@ class Run(Record):
     versions: dict[str, str]
     terms: Terms = Field(default_factory=Terms)
     argv: tuple[str, ...]
+    # Of what its steps depend on; runs with the same one learn the same.
+    plan_digest: str = ""
     supervisor: Process
     engine: Process | None = None
     url: str | None = None

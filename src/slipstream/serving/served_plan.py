@@ -9,6 +9,8 @@ from pydantic import JsonValue
 from slipstream.errors import InvalidInputError
 from slipstream.planning.plan import LaunchPlan
 from slipstream.planning.settings import FLAGS, Choice
+from slipstream.planning.settings.copies import VARIABLE as COPY_VARIABLE
+from slipstream.planning.settings.patches import DFLASH_V2_COPY
 from slipstream.serving.access.gate_file import (
     GATE_CLASS,
     GATE_VARIABLE,
@@ -138,8 +140,10 @@ def leave_without_gate(plan: LaunchPlan) -> LaunchPlan:
     others = tuple(one for one in asked.value if one != GATE_CLASS) if asked else ()
     kept = Choice(others, asked.source, asked.because) if asked and others else None
     _require_head(plan)
-    plan = _have_port(plan.change(middleware=kept)).change_variables({GATE_VARIABLE: None})
-    plan = withdraw_swaps(plan)
+    plan = _have_port(plan.change(middleware=kept))
+    plan = withdraw_swaps(plan.change_variables({GATE_VARIABLE: None}))
+    if DFLASH_V2_COPY not in plan.patches:  # Elsewhere it is our scheduler that copies.
+        plan = plan.change_variables({COPY_VARIABLE: None})
     address = plan.settings.uds or plan.settings.host
     if not is_loopback(address.value if address else ""):
         raise InvalidInputError(

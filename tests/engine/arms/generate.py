@@ -18,7 +18,10 @@ def generate(engine: Any, prompts: list[list[int]], max_tokens: int) -> list[dic
     answers = engine.generate(
         [{"prompt_token_ids": prompt} for prompt in prompts], sampling, use_tqdm=False
     )
-    return [describe(answer.outputs[0]) for answer in answers]
+    return [
+        describe(answer.outputs[0]) | {"cached_tokens": answer.num_cached_tokens or 0}
+        for answer in answers
+    ]
 
 
 def describe(output: Any) -> dict[str, Any]:
@@ -36,11 +39,14 @@ def describe(output: Any) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run the job: every prompt alone, then all of them in batches."""
+    """Run the job: every prompt alone and with an empty prefix cache, then all in batches."""
     job = json.load(sys.stdin)
     engine = LLM(**job["engine"])
     prompts, size = job["prompts"], job["batch_size"]
-    alone = [generate(engine, [prompt], job["max_tokens"])[0] for prompt in prompts]
+    alone = []
+    for prompt in prompts:
+        engine.reset_prefix_cache()
+        alone += generate(engine, [prompt], job["max_tokens"])
     batched = [
         answer
         for start in range(0, len(prompts), size)

@@ -40,6 +40,23 @@ def test_a_flag_beats_the_file_and_values_are_read_as_if_typed(home: dict[str, s
     assert parse_arguments(["train", "t"], home)[1].prompts == ["a.jsonl"]  # else required
 
 
+@pytest.mark.parametrize(
+    ("line", "method", "copied"),
+    [
+        ("no-speculation = true", "plain", None),
+        ("no-speculation = false", "auto", None),
+        ("no-copy = true", "auto", False),
+        ("copy = true", "auto", True),
+    ],
+)
+def test_a_switch_of_the_file_sets_what_it_sets_when_typed(
+    home: dict[str, str], line: str, method: str, copied: bool | None
+) -> None:
+    configure(home, f"[plan]\n{line}\n")
+    _, options, _ = parse_arguments(["plan", "t"], home)
+    assert (options.method, options.copy) == (method, copied)
+
+
 def test_a_saved_plan_is_taken_without_the_defaults_for_new_ones(
     home: dict[str, str], tmp_path: Path
 ) -> None:

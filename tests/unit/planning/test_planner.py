@@ -70,6 +70,7 @@ def test_a_good_pair_is_planned_without_a_fault() -> None:
         f"{SPECULATION}.model": "z-lab/Qwen3-8B-DFlash-b16",
         LENGTH: "15",
         f"{SPECULATION}.attention_backend": "FLASH_ATTN",
+        f"{SPECULATION}.disable_eagle_block_drop": "true",
     }
 
 
@@ -81,6 +82,7 @@ def test_the_speculative_settings_become_one_argument() -> None:
         "model": "z-lab/Qwen3-8B-DFlash-b16",
         "num_speculative_tokens": 15,
         "attention_backend": "FLASH_ATTN",
+        "disable_eagle_block_drop": True,
     }
     assert SPECULATION not in plan(method="plain").argv()
     # One of another method replaces ours whole.

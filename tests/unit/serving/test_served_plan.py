@@ -9,6 +9,7 @@ from slipstream.errors import InvalidInputError
 from slipstream.planning.group import Member
 from slipstream.planning.plan import Decision, LaunchPlan
 from slipstream.planning.settings import Choice
+from slipstream.planning.settings.patches import DFLASH_V2_COPY
 from slipstream.planning.spreading import spread_plan
 from slipstream.serving.access.gate_file import GATE_CLASS, GateMedia, GateRules
 from slipstream.serving.run import RunFolder, Terms
@@ -221,6 +222,10 @@ def test_without_a_gate_only_this_machine_is_served() -> None:
     plan = leave_without_gate(gated)
     assert value(plan, "--middleware") == "a.B"
     assert value(plan, "SLIPSTREAM_GATE") is None
+    copying = gated.change_variables({"SLIPSTREAM_COPY": Choice("31", "default", "pays")})
+    assert value(leave_without_gate(copying), "SLIPSTREAM_COPY") is None
+    by_patch = copying.model_copy(update={"patches": (DFLASH_V2_COPY,)})
+    assert value(leave_without_gate(by_patch), "SLIPSTREAM_COPY") == "31"
     assert leave_without_gate(bare_plan("--uds", "/run/it")).settings.middleware is None
     for words in (("--host", "0.0.0.0"), ()):
         with pytest.raises(InvalidInputError, match="nothing protects the server") as refused:

@@ -78,6 +78,11 @@ def add_plan_options(add: OptionAdder, *, goals: bool = True) -> None:
     )
     text = "plan plain decoding, without drafts; the same as --method plain"
     method("--no-speculation", text, dest="method", action="store_const", const="plain")
+    copy = add.exclusive()
+    text = "draft text that a request repeats from its own tokens (default: on a CPU, with DFlash)"
+    copy("--copy", text, dest="copy", action="store_const", const=True)
+    text = "never copy drafts from a request's own tokens"
+    copy("--no-copy", text, dest="copy", action="store_const", const=False)
     add = add.group("capacity")
     add(
         "--context TOKENS",
@@ -154,6 +159,7 @@ def make_plan(options: argparse.Namespace, host: Host) -> LaunchPlan:
         method=None if options.method == "auto" else options.method,
         thinking=options.default_thinking,
         pictures=options.pictures,
+        copy_drafts=options.copy,
         drafter=options.drafter,
         draft_length=options.k,
         context=options.context,

@@ -74,6 +74,11 @@ def _add_terms(add: OptionAdder) -> None:
         "--scheduling-policy priority` (default 0)",
         int,
     )
+    add(
+        "--drafts",
+        "whether its requests are drafted; off answers them plainly (default on)",
+        choices=("on", "off"),
+    )
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

@@ -33,6 +33,7 @@ from slipstream.reporting.text.plan import render_plan
 from slipstream.serving.access.addresses import Address
 from slipstream.serving.access.gate_file import require_key_for
 from slipstream.serving.access.keys import Key, find_key_file, read_keys
+from slipstream.serving.learnt import digest_plan, inherit_learnt
 from slipstream.serving.plugin_settings import leave_trial
 from slipstream.serving.run import (
     Event,
@@ -105,15 +106,16 @@ class _Serving:
         assert here is not None
         if self.handed is not None:
             terms = terms.model_copy(update={"keys_file": folder.path / "keys.json"})
-        plan = _set_gate(self.plan, terms, folder)
+        plan, versions = _set_gate(self.plan, terms, folder), find_versions()
         return Run(
             id=folder.path.name,
             began_at=datetime.now(UTC),
             plan=plan,
             host=self.host,
-            versions=find_versions(),
+            versions=versions,
             terms=terms,
             argv=tuple(plan.argv()),
+            plan_digest=digest_plan(self.plan, versions, steered=terms.steered),
             supervisor=here,
             successions=self.successions,
         )
@@ -142,6 +144,8 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         # Every rank has to know how far the plan has come down.
         rungs = earlier.rungs if plan.group is not None else ()
         begun = begun.model_copy(update={"rungs": rungs, "trial": leave_trial(earlier)[1]})
+        if not earlier.drafters:  # Its plan names local copies by now, and is the same.
+            begun = begun.model_copy(update={"plan_digest": earlier.plan_digest})
     warnings = list(_check_address(serving, Address.of(begun.plan), now))
     if options.dry_run:
         for warning in warnings:
@@ -159,6 +163,8 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
                 raise
             folder = before  # A full disk leaves no room for another folder: this one has some.
             chronicle.go_on_in(folder, serving.describe(folder))
+        if terms.gated and inherit_learnt(folder, begun) is not None:
+            warnings.append("it begins with what an earlier run of this plan has learnt")
         if serving.handed is not None:
             write_key(folder.path / "keys.json", serving.handed)
         screen.rest()

@@ -11,7 +11,7 @@ from slipstream.measuring.comparing.blocks import Arm, Block
 from slipstream.measuring.comparing.design import LETTERS, list_rounds
 from slipstream.measuring.comparing.judging import judge
 from slipstream.measuring.comparing.verdict import Verdict
-from slipstream.measuring.engine_start import measure_start
+from slipstream.measuring.engine_start import measure_start, steer_start
 from slipstream.measuring.machine_watch import MachineLoad, MachineWatch
 from slipstream.planning.plan import LaunchPlan
 from slipstream.records import Record
@@ -95,10 +95,11 @@ class Comparing:
 
     def _start(self, arm: Arm, number: int, at: int, name: str) -> Start:
         compared = self.arms[LETTERS.index(arm)]
+        log = self.logs / f"{arm}-{number}-{at}.log"
         started = measure_start(
-            self.localize(compared.plan),
+            steer_start(self.localize(compared.plan), log),
             replace(self.bench, salt=f"{self.bench.salt} block {at}"),
-            log=self.logs / f"{arm}-{number}-{at}.log",
+            log=log,
             environment=self.environment,
             say=lambda what: self.say(f"{name}: {compared.name} {what}"),
             watch=self.watch,

@@ -22,6 +22,7 @@ from slipstream.measuring.bench import make_request
 from slipstream.measuring.client.completions import Answer, Request, ask, ask_all
 from slipstream.measuring.client.endpoint import Endpoint, read_served_model
 from slipstream.measuring.client.engine_metrics import read_engine_counts, read_metrics
+from slipstream.measuring.engine_start import steer_start
 from slipstream.measuring.verifying.certificate import ArmName, Condition, Failure, Findings
 from slipstream.measuring.verifying.conformance.asking import ask_plain, ask_requests
 from slipstream.measuring.verifying.conformance.judging import CallJudge
@@ -311,7 +312,8 @@ def start_in_turn(
     def open_arm(name: ArmName) -> Iterator[Running]:
         log = logs / f"{name}.log"
         say(f"{name}: the engine starts")
-        with run_engine(plans[name], log=log, environment=environment) as url:
+        plan = steer_start(plans[name], log) if name == "drafted" else plans[name]
+        with run_engine(plan, log=log, environment=environment) as url:
             dtype = _DTYPE.search(log.read_text(errors="replace"))
             yield Running(url, dtype[1] if dtype else "bfloat16")
 

@@ -15,6 +15,7 @@ from slipstream.planning.memory.weights import (
 )
 from slipstream.planning.plan import MemoryBudget, MemoryItem
 from slipstream.planning.settings import EngineSettings
+from slipstream.planning.settings.copies import LONGEST, decide_copies
 from slipstream.planning.settings.placement import (
     CPU_CACHE_SHARE,
     CPU_HEADROOM_BYTES,
@@ -108,8 +109,11 @@ def _activations(inputs: PlanInputs, settings: EngineSettings) -> int | None:
     hidden, vocabulary = inputs.target.hidden_size, inputs.target.vocabulary_size
     if hidden is None or vocabulary is None:
         return None
-    states = _count_batched_tokens(settings) * hidden * settings.element_bytes * 12
-    verified = _count_sequences(settings) * (settings.draft_length + 1)
+    batched, sequences = _count_batched_tokens(settings), _count_sequences(settings)
+    states = batched * hidden * settings.element_bytes * 12
+    verified = sequences * (settings.draft_length + 1)
+    if inputs.runner == "V1" and decide_copies(inputs):
+        verified = max(verified, min(sequences * (LONGEST + 1), batched))
     return states + verified * vocabulary * 4 * 2
 
 

@@ -57,6 +57,8 @@ class PlanOptions(Record):
     method: Choice[MethodName] | None = None
     thinking: Literal["on", "off"] | None = None
     pictures: bool = False
+    # None copies drafts where that was measured to pay.
+    copy_drafts: bool | None = None
     engine: EngineOptions = EngineOptions()
 
     @property
@@ -89,7 +91,8 @@ class PlanOptions(Record):
         """Return the options for plain decoding; what only drafts need is left out."""
         method = Choice(PLAIN, "user", "requested") if self.speculates else self.method
         engine = self.engine.change(speculation=None, draft_metrics=None)
-        return self.model_copy(update={"method": method, "engine": engine})
+        changed = {"method": method, "engine": engine, "copy_drafts": None}
+        return self.model_copy(update=changed)
 
     def list_words(self) -> list[str]:
         """Return the words of `slipstream plan TARGET` that these options are read from."""
@@ -100,6 +103,8 @@ class PlanOptions(Record):
         }
         words = [word for flag, value in flags.items() if value for word in (flag, value)]
         words += ["--pictures"] if self.pictures else []
+        if self.copy_drafts is not None:
+            words.append("--copy" if self.copy_drafts else "--no-copy")
         engine = render_arguments(self.engine.list_arguments())
         return [*words, "--", *engine] if engine else words
 
@@ -110,6 +115,7 @@ def make_options(
     method: MethodName | None = None,
     thinking: Literal["on", "off"] | None = None,
     pictures: bool = False,
+    copy_drafts: bool | None = None,
     drafter: str | None = None,
     draft_length: int | None = None,
     context: int | None = None,
@@ -138,6 +144,7 @@ def make_options(
         method=chosen,
         thinking=thinking,
         pictures=pictures,
+        copy_drafts=copy_drafts,
         engine=base.engine.override(flags).override(words),
     )
     return options if options.speculates else options.without_speculation()

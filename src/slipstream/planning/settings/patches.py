@@ -9,11 +9,14 @@ from collections.abc import Iterator
 from slipstream.planning.inputs import PlanInputs
 from slipstream.planning.memory.cache import TURBOQUANT_BITS
 from slipstream.planning.settings import Choice, EngineSettings
+from slipstream.planning.settings.copies import decide_copies
 
 VARIABLE = "SLIPSTREAM_PATCHES"
 CPU_SAMPLING = "cpu-sampling"
 CPU_TOP_K = "cpu-top-k"
 DFLASH_NO_DRAFTS = "dflash-no-drafts"
+DFLASH_SURVIVAL = "dflash-survival"
+DFLASH_V2_COPY = "dflash-v2-copy"
 DRAFTER_POSITIONS = "drafter-positions"
 TURBOQUANT_GRAPHS = "turboquant-graphs"
 
@@ -63,6 +66,10 @@ def _find_patches(inputs: PlanInputs, settings: EngineSettings) -> Iterator[Choi
     if inputs.runner == "V1" and inputs.draft is not None and inputs.draft.family == "dflash":
         why = "under load the draft length falls to zero, and the drafter's pass is skipped"
         yield Choice(DFLASH_NO_DRAFTS, "default", why)
+        why = "draft tokens that the drafter itself holds unlikely are not verified"
+        yield Choice(DFLASH_SURVIVAL, "default", why)
+    if inputs.runner == "V2" and decide_copies(inputs):
+        yield Choice(DFLASH_V2_COPY, "user", "drafts are copied where a request repeats its text")
     if settings.context and drafts_past_its_context(inputs, settings.context.value):
         why = "past the drafter's context vLLM reads beyond its rotary table"
         yield Choice(DRAFTER_POSITIONS, "checkpoint", f"{why} (vllm#57941, PR #57964)")

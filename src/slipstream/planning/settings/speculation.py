@@ -7,6 +7,8 @@ from slipstream.checkpoints.checkpoint import Checkpoint
 from slipstream.planning.inputs import PlanInputs
 from slipstream.planning.settings import Choice, attention
 
+KEPT_BLOCK = "disable_eagle_block_drop"
+
 
 def decide_speculation(inputs: PlanInputs, length: Choice[int] | None) -> dict[str, Any] | None:
     """Decide how to draft; a method that only the engine knows is passed on as it is."""
@@ -26,8 +28,26 @@ def decide_speculation(inputs: PlanInputs, length: Choice[int] | None) -> dict[s
         "revision": given.revision or (pin(drafter) if drafter else None),
         "attention_backend": given.attention_backend or attention.decide_drafter_backend(inputs),
         "kv_dtype": given.kv_dtype,
-        "rest": {**keys, **given.rest},
+        "rest": {**keys, **_keep_cached_block(inputs), **given.rest},
     }
+
+
+def _keep_cached_block(inputs: PlanInputs) -> dict[str, Choice[bool]]:
+    """Keep the last block of a prefix hit, which vLLM 0.32 drops for every drafter with states.
+
+    EAGLE needs that: its cache at a position holds the next token, too. DFlash and DSpark store
+    what the target's state at that position gives, so 0.33 keeps the block for both
+    (`needs_eagle_block_drop`). A recurrent target's states are not kept by block.
+    """
+    layers, caching = inputs.target.layers, inputs.given.prefix_caching
+    caching = caching or attention.decide_prefix_caching(inputs)
+    cached = caching is None or caching.value
+    one_pass = inputs.method is not None and inputs.method.in_one_pass
+    if not one_pass or layers is None or inputs.target.is_hybrid or not cached:
+        return {}
+    why = "vLLM 0.32 drops the last cached block of a prompt, which only EAGLE and MTP need: "
+    why += f"{inputs.block_tokens} tokens would be computed again"
+    return {KEPT_BLOCK: Choice(True, "default", why)}
 
 
 def _name_drafter(inputs: PlanInputs, drafter: Checkpoint) -> Choice[str]:

@@ -16,6 +16,7 @@ from slipstream.atomic_files import write_even_if_full
 from slipstream.errors import InvalidInputError
 from slipstream.records import Record, read_toml
 from slipstream.serving.access.keys import Key, KeyTerms, Scope
+from slipstream.steering.state import Kind
 
 # With a letter in its last part: an address in digits is no name.
 _HOST = re.compile(r"(?:[a-z0-9-]{1,63}\.)+[a-z][a-z0-9-]{0,62}")
@@ -141,6 +142,7 @@ class KeyDefaults(KeyTerms):
     requests_at_once: PositiveInt | None = 64
     weight: PositiveFloat = 1
     priority: int = 0
+    drafts: Literal["on", "off"] = "on"
 
 
 class GateRules(Record):
@@ -163,6 +165,8 @@ class GateRules(Record):
     long_answers: Literal["clamp", "refuse"] = "refuse"
     # Some grammars and patterns stop the engine for everybody: "any" is for callers one trusts.
     constraints: Literal["plain", "any"] = "plain"
+    # Of requests that are answered without drafts.
+    plain_kinds: tuple[Kind, ...] = ()
     template_arguments: tuple[str, ...] = ("enable_thinking", "thinking")
     limits: GateLimits = Field(default_factory=GateLimits)
     media: GateMedia = Field(default_factory=GateMedia)

@@ -57,6 +57,7 @@ class KeyTerms(Record):
     max_tokens: PositiveInt | None = None
     weight: PositiveFloat | None = None
     priority: int | None = None
+    drafts: Literal["on", "off"] | None = None
 
 
 class Key(KeyTerms):

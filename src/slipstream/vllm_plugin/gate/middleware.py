@@ -50,7 +50,7 @@ from slipstream.vllm_plugin.gate.requests.body import (
     replay,
     unless_left,
 )
-from slipstream.vllm_plugin.gate.requests.content import estimate_prompt_bytes, find_kind
+from slipstream.vllm_plugin.gate.requests.content import estimate_prompt_bytes
 from slipstream.vllm_plugin.gate.requests.limits import Document, count_sequences
 from slipstream.vllm_plugin.gate.requests.policy import (
     ANSWER_FIELDS,
@@ -58,7 +58,8 @@ from slipstream.vllm_plugin.gate.requests.policy import (
     find_longest_answer,
     parse_body,
 )
-from slipstream.vllm_plugin.gate.routes import CANCEL, MODELS, RESPONSES, SCOPES, WITHOUT_ENGINE
+from slipstream.vllm_plugin.gate.requests.tags import make_tag, wants_drafts
+from slipstream.vllm_plugin.gate.routes import CANCEL, MODELS, RESPONSES, WITHOUT_ENGINE
 from slipstream.vllm_plugin.gate.run_link import RunLink
 from slipstream.vllm_plugin.gate.settings import WatchedFile, make_settings, read_settings
 from slipstream.vllm_plugin.gate.shares.caller_limits import CallerLimits, RefusalPace
@@ -259,14 +260,15 @@ class Gate:
     ) -> _Judged | None:
         """Check the body, again when its constraints are measured; None if the client left."""
         path, identity = scope["path"], scope[VISIT].id
-        while isinstance(judged := self._judge_body(body, caller, path, identity), list):
+        drafts = wants_drafts(dict(scope["headers"]))
+        while isinstance(judged := self._judge_body(body, caller, path, identity, drafts), list):
             measuring = self._constraints.measure(caller, judged, self.settings)
             if await unless_left(measuring, receive) is None:
                 return None
         return judged
 
     def _judge_body(
-        self, body: bytes, caller: Caller, path: str, identity: str
+        self, body: bytes, caller: Caller, path: str, identity: str, drafts: bool
     ) -> _Judged | list[Form]:
         """Check the body against the rules, or return the forms that are to be measured first.
 
@@ -288,8 +290,8 @@ class Gate:
             body = json.dumps(document).encode()
         own: dict[str, object] = {}
         if settings.tags and path in ANSWER_FIELDS:
-            words = (identity, caller.id, find_kind(document), SCOPES[f"POST {path}"])
-            own["vllm_xargs"] = {"slipstream": " ".join(words)}
+            tag = make_tag(document, caller, path, identity, settings, drafts)
+            own["vllm_xargs"] = {"slipstream": tag}
         if caller.cache_salt is not None:
             own["cache_salt"] = caller.cache_salt + (document.get("cache_salt") or "")
         if path == RESPONSES:  # Here vLLM does not read the id from the header.

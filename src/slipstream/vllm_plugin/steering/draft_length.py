@@ -1,108 +1,136 @@
-"""The controller of the draft length: the best for the current batch, tried at a bounded cost.
+"""Which width to draft for the batch at hand, and what a verified token has to be worth.
 
-It chooses the length with the most tokens per second by its own model, and now and then tries
-another one that could be better for all that is known. What trying costs stays below a share of
-the time.
+The width with the most tokens per second wins. Its seconds come from one line over all batches
+(`step_costs`), its tokens from what the latest drafts were worth (`survival`), so most widths are
+known without being used. One that is not is tried for a few steps, if it may be better by 2 %,
+and what tries have really cost stays within half a percent of the time.
 """
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import sqrt
+from typing import Any, NamedTuple
 
-from slipstream.vllm_plugin.steering.goodput import StepCosts, Yield, bucket
+from slipstream.vllm_plugin.steering.step_costs import StepCosts, Work
+from slipstream.vllm_plugin.steering.survival import Survival
 
 BETTER_BY = 1.02
-# Steps of a try: the first still verifies drafts of the old length.
+STEPS_BETWEEN_LOOKS = 8
 TRY_STEPS = 4
-STEPS_BETWEEN_TRIES = 12
-STEPS_BETWEEN_LOOKS = 4
-TRY_COST_SHARE = 0.01
-# In steps of the batch at hand: what may be spent at the start, when nothing is known.
-FIRST_TRIES = 24.0
-# How far beyond its estimate a length may be: not measured at all, and not measured lately.
-UNKNOWN_BY = 0.35
-STALE_BY = 0.2
-STALE_STEPS = 1500.0
-# After so many steps without a draft, nothing is known of what drafts would bring.
-UNSEEN_STEPS = 1500
-UNSEEN_BY = 10.0
+STEPS_BETWEEN_TRIES = 24
+TRY_COST_SHARE = 0.005
+# Of steps as they are: what the first tries may cost before there is a time to take a share of.
+FIRST_TRIES = 1.5
+# A width is known if its seconds are known by so much.
+KNOWN_WITHIN = 0.08
+# Standard errors to which a width may be better than expected.
+HOPE = 2.0
+# Steps without drafts after which their gain may have doubled.
+STALE_STEPS = 2000
+UNTRIED_LOSS = 0.2
+NARROWER_BY = 1.05
+LEAST_PRICE, MOST_PRICE = 0.02, 0.97
+COPY_SHARE = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """The expected cost and yield of a length at a batch."""
+class Estimate(NamedTuple):
+    """What a width promises at a batch; `hope` is the tokens per second that are not ruled out."""
 
     length: int
     step_seconds: float
     tokens_per_step: float
-    steps: int
     tokens_per_second: float
+    hope: float
+    known: bool
+
+
+class Step(NamedTuple):
+    """One step of the engine: its work, its tokens, and how many of them were copied."""
+
+    work: Work
+    tokens: int
+    seconds: float
+    copies: int = 0
+    copied: int = 0
+    copied_accepted: int = 0
 
 
 class DraftLength:
     """Chooses among `lengths` for each step, within `least` and `most`: orders from outside.
 
-    `planned` is the length to begin with by number of sequences; without it the longest is.
+    `planned` is the length to begin with by number of sequences; without it none is drafted until
+    a step without drafts is known.
     """
 
     def __init__(self, lengths: Sequence[int], planned: Sequence[int] | None = None) -> None:
         self._planned = planned
         self.lengths = tuple(sorted(set(lengths)))
         self.costs = StepCosts()
-        self.gains = Yield(self.lengths[-1])
+        self.survival = Survival(self.lengths[-1])
         self.least: int | None = None
         self.most: int | None = None
-        self.chosen = self.lengths[-1]
-        self._by_batch: dict[int, int] = {}
+        self.chosen = self._usual = self.lengths[-1]
+        self.price = 0.0
+        self.used: Counter[int] = Counter()
+        self.seconds = self.lost = 0.0
+        self._spent = 0.0
         self._trying: int | None = None
-        self._left = self._since = self._drafted = 0
-        self._batch = 0
-        self._spent = self._seconds = 0.0
+        self._left = self._since = self._unlooked = self._undrafted = 0
+        self._sequences = self._charged = 0
+        self._rate = 0.0
+        # Per request and step: how many are left to the drafter, tokens copied and accepted.
+        self._drafted_share, self._copied, self._copied_accepted = 1.0, 0.0, 0.0
 
     def choose(self, sequences: int) -> int:
-        batch = bucket(sequences)
-        if batch != self._batch:
-            self._batch, self._trying = batch, None
+        """Return the width to draft in this step."""
         if self._trying in self.allowed and self._left > 0:
             self._left -= 1
             return self.chosen
         self._trying = None
         self._since += 1
-        usual_length = self._by_batch.get(batch)
-        if self._since % STEPS_BETWEEN_LOOKS and usual_length in self.allowed:
-            self.chosen = usual_length
-            return self.chosen
-        self.gains.learn()
-        estimates = self.estimate(sequences)
-        best = max(estimates, key=lambda one: one.tokens_per_second)
-        usual = self._settle(batch, best, estimates)
-        if self._since >= STEPS_BETWEEN_TRIES and self._may_spend(sequences, usual):
-            self._try_another(sequences, usual, estimates)
-        self.chosen = usual.length if self._trying is None else self._trying
+        self._unlooked += 1
+        moved = sequences != self._sequences
+        if moved or self._unlooked >= STEPS_BETWEEN_LOOKS or self._usual not in self.allowed:
+            self._look(sequences)
+        self.chosen = self._usual if self._trying is None else self._trying
         return self.chosen
 
-    def observe(self, sequences: int, length: int, seconds: float) -> None:
-        """Learn from a step in which every sequence verified and drafted this length."""
-        self.costs.observe(sequences, length, seconds)
-        self._seconds += seconds
-        if length != (usual := self._by_batch.get(bucket(sequences), length)):
-            ratio = self._estimate(sequences, length).tokens_per_second / (
-                self._estimate(sequences, usual).tokens_per_second
-            )
-            self._spent += seconds * max(0.0, 1 - ratio)
+    def observe(self, step: Step) -> None:
+        """Learn from a step, and charge it if it was one of a try."""
+        self.costs.observe(step.work, step.seconds)
+        self.used[int(step.work.width)] += 1
+        self.seconds += step.seconds
+        self._undrafted = 0 if step.work.width else self._undrafted + 1
+        rows = max(1.0, step.work.sequences)
+        self._drafted_share += (1 - step.copies / rows - self._drafted_share) * COPY_SHARE
+        self._copied += (step.copied / rows - self._copied) * COPY_SHARE
+        accepted = step.copied_accepted / rows
+        self._copied_accepted += (accepted - self._copied_accepted) * COPY_SHARE
+        if self._charged > 0:
+            self._charged -= 1
+            self._charge(step)
 
-    def observe_draft(self, drafted: int, accepted: int) -> None:
-        """Learn from the accepted tokens of one sequence's draft."""
-        self.gains.observe(drafted, accepted)
-        self._drafted = self.costs.steps
+    def dump(self) -> dict[str, Any]:
+        """Return what was learnt, for the next engine of the same plan."""
+        return {"costs": self.costs.dump(), "survival": self.survival.dump()}
+
+    def load(self, found: Any) -> None:
+        """Begin with what another engine has learnt, or raise an error and begin anew."""
+        costs = StepCosts()
+        costs.load(found["costs"])
+        self.survival.load(found["survival"])
+        self.costs = costs
 
     def forget_drafts(self) -> None:
-        """Forget the yield of drafts, since another drafter makes them."""
-        self.gains = Yield(self.lengths[-1])
-        self._by_batch, self._trying = {}, None
+        """Forget the worth of drafts, since another drafter makes them."""
+        self.survival.forget()
+        self._trying = None
 
     def estimate(self, sequences: int) -> list[Estimate]:
-        return [self._estimate(sequences, length) for length in self.allowed]
+        """Estimate every allowed width at a batch."""
+        return [
+            self._estimate(sequences, length, verified, gained, error)
+            for length, verified, gained, error in self._list_worth()
+        ]
 
     @property
     def allowed(self) -> tuple[int, ...]:
@@ -112,43 +140,92 @@ class DraftLength:
         within = tuple(length for length in self.lengths if least <= length <= most)
         return within or self.lengths[:1]
 
-    def _estimate(self, sequences: int, length: int) -> Estimate:
-        seconds, tokens = self.costs.expect(sequences, length), self.gains.expect(length)
-        steps = self.costs.count(sequences, length)
-        return Estimate(length, seconds, tokens, steps, sequences * tokens / seconds)
+    @property
+    def is_exact(self) -> bool:
+        """Whether drafts are of one length, which is then verified whole."""
+        return len(self.allowed) == 1
 
-    def _settle(self, batch: int, best: Estimate, estimates: list[Estimate]) -> Estimate:
-        """Change the batch's usual length only for one that is clearly better."""
-        before = self._by_batch.get(batch)
-        if before is None and self._planned is not None:
-            before = self._planned[min(batch, len(self._planned) - 1)]
-        usual = next((one for one in estimates if one.length == before), estimates[-1])
-        if best.tokens_per_second > BETTER_BY * usual.tokens_per_second:
-            usual = best
-        self._by_batch[batch] = usual.length
-        return usual
-
-    def _may_spend(self, sequences: int, usual: Estimate) -> bool:
-        first = FIRST_TRIES * usual.step_seconds
-        return self._spent < TRY_COST_SHARE * self._seconds + first
-
-    def _try_another(self, sequences: int, usual: Estimate, estimates: list[Estimate]) -> None:
-        """Try the length that could be the best, if it is another one."""
-        hopes = [
-            (one.tokens_per_second * (1 + self._doubt(sequences, one)), one.length)
-            for one in estimates
-            if one.length != usual.length
+    def _list_worth(self) -> list[tuple[int, float, float, float]]:
+        verified, gained, error = self.survival.weigh(0.0 if self.is_exact else self.price)
+        return [
+            (length, float(verified[length]), float(gained[length]), float(error[length]))
+            for length in self.allowed
         ]
-        hope, length = max(hopes, default=(0.0, 0))
-        if hope > usual.tokens_per_second:
-            self._trying, self._left, self._since = length, TRY_STEPS - 1, 0
 
-    def _doubt(self, sequences: int, one: Estimate) -> float:
-        """Return by what share a length may be better than estimated."""
-        if one.length and self.costs.steps - self._drafted > UNSEEN_STEPS:
-            return UNSEEN_BY
-        age = self.costs.age(sequences, one.length)
-        if age is None:
-            return UNKNOWN_BY
-        stale: float = STALE_BY * (1 - 0.5 ** (age / STALE_STEPS))
-        return UNKNOWN_BY / sqrt(1 + one.steps) + stale
+    def _estimate(
+        self, sequences: int, length: int, verified: float, gained: float, error: float
+    ) -> Estimate:
+        share = self._drafted_share
+        kept = sequences * (self._copied + share * verified)
+        work = Work(sequences, verified=kept, width=length)
+        seconds, doubt = self.costs.expect(work), self.costs.doubt(work)
+        tokens = 1 + self._copied_accepted + share * gained
+        stale = 1 + min(1.0, self._undrafted / STALE_STEPS)
+        hoped = 1 + self._copied_accepted + share * (gained * stale + HOPE * error)
+        # It takes at least what the target alone takes for these tokens.
+        least = max(self.costs.expect(work._replace(width=0.0)), seconds - HOPE * doubt)
+        return Estimate(
+            length,
+            seconds,
+            tokens,
+            sequences * tokens / seconds,
+            sequences * (hoped if length else tokens) / least,
+            doubt < KNOWN_WITHIN * seconds,
+        )
+
+    def _look(self, sequences: int) -> None:
+        """Settle on the best of the widths that are known, and perhaps try another one."""
+        self._sequences, self._unlooked = sequences, 0
+        self.survival.settle()
+        estimates = self.estimate(sequences)
+        usual = self._settle(sequences, estimates)
+        self._usual, self._rate = usual.length, usual.tokens_per_second
+        self.price = self._find_price(sequences)
+        # A batch that has just come is served as usual first.
+        if self._since >= STEPS_BETWEEN_TRIES and usual.known:
+            self._try_another(usual, estimates)
+
+    def _settle(self, sequences: int, estimates: list[Estimate]) -> Estimate:
+        known = [one for one in estimates if one.known]
+        if not known:
+            return self._begin(sequences, estimates)
+        best = max(known, key=lambda one: one.tokens_per_second)
+        usual = next((one for one in known if one.length == self._usual), best)
+        better = best.tokens_per_second > BETTER_BY * usual.tokens_per_second
+        return best if better else usual
+
+    def _begin(self, sequences: int, estimates: list[Estimate]) -> Estimate:
+        """Return the planned length, or else the shortest."""
+        if self._planned is None:
+            return estimates[0]
+        planned = self._planned[min(sequences, len(self._planned) - 1)]
+        return next((one for one in estimates if one.length == planned), estimates[0])
+
+    def _find_price(self, sequences: int) -> float:
+        """Return what a verified token costs, in tokens that its seconds would bring otherwise."""
+        if not self.costs.per_token:
+            return min(MOST_PRICE, 0.05 + 0.03 * sequences)
+        return min(max(self._rate * self.costs.per_token, LEAST_PRICE), MOST_PRICE)
+
+    def _try_another(self, usual: Estimate, estimates: list[Estimate]) -> None:
+        """Try the width that could be the best, if that is another one and may cost something."""
+        most = max(one.hope for one in estimates)
+        # A narrower one costs less to try, and teaches as much of the others.
+        hoped = next(one for one in estimates if one.hope >= most / NARROWER_BY)
+        if hoped.length == usual.length or hoped.hope < BETTER_BY * usual.tokens_per_second:
+            return
+        share = 1 - hoped.tokens_per_second / usual.tokens_per_second
+        share = max(0.0 if hoped.known else UNTRIED_LOSS, share)
+        cost = TRY_STEPS * share * hoped.step_seconds
+        if self._spent + cost <= TRY_COST_SHARE * self.seconds + FIRST_TRIES * usual.step_seconds:
+            self._trying, self._left, self._since = hoped.length, TRY_STEPS - 1, 0
+            self._charged = TRY_STEPS + 1  # The last drafts are verified a step later.
+
+    def _charge(self, step: Step) -> None:
+        """Charge what a step of a try took beyond what its tokens take as usual."""
+        if not self._rate:
+            return
+        reading = self.costs.expect(step.work) - self.costs.expect(step.work._replace(prompt=0.0))
+        loss = step.seconds - reading - step.tokens / self._rate
+        self.lost += loss
+        self._spent = max(0.0, self._spent + loss)

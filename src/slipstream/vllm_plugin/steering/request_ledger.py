@@ -45,20 +45,24 @@ class Tag:
     key: str | None = None
     kind: Kind = "other"
     route: str | None = None
+    # Neither drafts nor copies are verified for it.
+    plain: bool = False
 
 
 def read_tag(arguments: object) -> Tag:
     """Read a request's tag; one that the gate did not write says nothing."""
     text = arguments.get(TAG) if isinstance(arguments, dict) else None
     words = text[:_TAG_CHARACTERS].split(" ") if isinstance(text, str) else []
-    if len(words) != 4 or not all(word.isascii() and word.isprintable() for word in words):
+    words += ["-"] if len(words) == 4 else []
+    if len(words) != 5 or not all(word.isascii() and word.isprintable() for word in words):
         return Tag()
-    name, key, kind, route = words
+    name, key, kind, route, how = words
     return Tag(
         id=name[:_ID_CHARACTERS],
         key=None if key == "-" else key[:_ID_CHARACTERS],
         kind=next((one for one in KINDS if one == kind), "other"),
         route=route if route in ROUTES else None,
+        plain=how == "plain",
     )
 
 
@@ -100,7 +104,7 @@ class RequestLedger:
         with self._lock:
             return int(self._ended[0].sum() + self._open[0, _STRANGERS + 1 :].sum())
 
-    def begin(self, request: str, arguments: object, temperature: float | None) -> None:
+    def begin(self, request: str, arguments: object, temperature: float | None) -> Tag:
         tag = read_tag(arguments)
         with self._lock:
             if request in self._entries:
@@ -112,6 +116,7 @@ class RequestLedger:
             self._slot_kinds[slot] = KINDS.index(tag.kind)
             self._requests[tag.kind] += 0
             self._batch = []
+        return tag
 
     def see_cached(self, request: str, tokens: int) -> None:
         """Record how much of a prompt was in the prefix cache."""

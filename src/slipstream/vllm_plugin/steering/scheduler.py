@@ -17,17 +17,21 @@ from typing import TYPE_CHECKING, Any
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import RequestStatus
+from vllm.v1.spec_decode.metrics import SpecDecodingStats
 
 if TYPE_CHECKING:
     from slipstream.vllm_plugin.steering.steering import Steering
 
+MOST_COPIED = 31
 GATE_VARIABLE = "SLIPSTREAM_GATE"
 # Set to "fixed", the length stays the planned one, and all else is the same.
 VARIABLE = "SLIPSTREAM_DRAFT_LENGTH"
-KNOWN_SOURCE = "bd39a88acabb1f63c1f9ae31f54918150358b11ca026370f3b786de0bfe21255"
+COPY_VARIABLE = "SLIPSTREAM_COPY"
+KNOWN_SOURCE = "f1d9a06c496e7e2ac49a28422d3909bf6e3391148b8592d30f8b7964f9a616e1"
 _TOUCHED = (
     *(Scheduler.schedule, Scheduler.update_from_output, Scheduler.make_spec_decoding_stats),
     *(Scheduler.add_request, Scheduler.finish_requests, Scheduler._free_request),
+    Scheduler.update_draft_token_ids,
 )
 _ENDED = {
     RequestStatus.FINISHED_STOPPED: "stop",
@@ -77,6 +81,18 @@ def list_lengths(config: Any, longest: int, planned: list[int] | None) -> list[i
     return list(range(longest + 1))
 
 
+def find_most_copied(config: Any) -> int:
+    """Return the longest copy, 0 if nothing is copied.
+
+    Only a synchronous scheduler sees drafts before they are verified, and only a greedy drafter's
+    are points: with a distribution beside each of its tokens vLLM would hold a copy against that.
+    """
+    method = getattr(config.speculative_config, "draft_sample_method", None)
+    if config.scheduler_config.async_scheduling or method != "greedy":
+        return 0
+    return min(int(os.environ.get(COPY_VARIABLE, 0)), MOST_COPIED)
+
+
 class _Steered:
     """The steering that is added to either scheduler; vLLM's own methods do all the work."""
 
@@ -87,12 +103,21 @@ class _Steered:
         longest, planned = self.num_spec_tokens, self.dynamic_sd_lookup
         lengths = list_lengths(config, longest, planned)
         rank = config.parallel_config.data_parallel_rank
-        self._steering = steering(folder, lengths, longest=longest, planned=planned, rank=rank)
-        if self._steering.steers:
+        self._most_copied = find_most_copied(config)
+        self._steering = steering(
+            folder,
+            lengths,
+            longest=longest,
+            planned=planned,
+            most_copied=self._most_copied,
+            rank=rank,
+        )
+        if self._steering.steers or self._most_copied:
             self.dynamic_sd_lookup = _SteeredLookup(self._steering)
         self._begun: deque[tuple[int, float]] = deque(maxlen=8)
         self._ended = time.perf_counter()
         self._idle, self._updating = True, False
+        self._longest_verified = max(longest, self._most_copied)
         self._finished: list[Any] = []
         self._drafts: dict[str, tuple[int, int]] = {}
         log.warning("slipstream steering: draft lengths %s", lengths)
@@ -111,41 +136,52 @@ class _Steered:
         finally:
             self._updating = False
         began, now = self._find_beginning(scheduler_output), time.perf_counter()
-        scheduled = scheduler_output.num_scheduled_tokens
-        tokens = self._count(scheduled, results)
-        self._write_ended()
+        tokens = self._count_tokens(scheduler_output.num_scheduled_tokens, results)
         waiting = len(self.waiting)
-        if began is not None:
-            self._steering.see_step(
-                scheduled,
-                scheduler_output.scheduled_spec_decode_tokens,
-                scheduler_output.num_spec_tokens_to_schedule,
-                tokens=tokens,
-                seconds=now - began,
-                waiting=waiting,
-                cache=self.kv_cache_manager.usage,
-            )
+        self._steering.see_step(
+            scheduler_output.num_scheduled_tokens,
+            tokens,
+            self._drafts,
+            scheduler_output.num_spec_tokens_to_schedule,
+            seconds=None if began is None else now - began,
+            waiting=waiting,
+            cache=self.kv_cache_manager.usage,
+        )
+        self._drafts.clear()
+        self._write_ended()
         self._ended, self._idle = now, not self.running
         if self._idle:
             self._steering.rest(waiting)
         return results
 
-    def _count(self: Any, scheduled: dict[str, int], results: Any) -> int:
-        """Count a step in the ledger, and return the tokens that it gave out."""
+    def _count_tokens(self: Any, scheduled: dict[str, int], results: Any) -> dict[str, int]:
+        """Return the tokens that each request of a step was given."""
         ledger, given = self._steering.ledger, dict.fromkeys(scheduled, 0)
         for outputs in results.values():
             for one in outputs.outputs:
                 if one.prefill_stats is not None:
                     ledger.see_cached(one.request_id, one.prefill_stats.num_cached_tokens)
                 given[one.request_id] = len(one.new_token_ids)
-        drafts = [self._drafts.get(request, (0, 0)) for request in given]
-        drafted, accepted = zip(*drafts, strict=True) if drafts else ((), ())
-        copied = [False] * len(given)
-        ledger.see_step(
-            list(given), list(given.values()), drafted, accepted, copied, time.monotonic()
+        return given
+
+    def update_draft_token_ids(self: Any, draft_token_ids: Any) -> None:
+        """Let every request verify what is worth it: a part of its draft, or a copy."""
+        names, rows = draft_token_ids.req_ids, draft_token_ids.draft_token_ids
+        found = [(place, self.requests.get(name)) for place, name in enumerate(names)]
+        generating = [
+            (place, request)
+            for place, request in found
+            if request is not None and not request.is_prefill_chunk and not request.is_finished()
+        ]
+        chances = getattr(draft_token_ids, "chances", None)
+        chosen = self._steering.choose_drafts(
+            [(request.request_id, request._all_token_ids) for _, request in generating],
+            [rows[place] for place, _ in generating],
+            chances and [chances[place] for place, _ in generating],
         )
-        self._drafts.clear()
-        return sum(given.values())
+        for (place, _), draft in zip(generating, chosen, strict=True):
+            rows[place] = draft
+        super().update_draft_token_ids(draft_token_ids)  # type: ignore[misc]
 
     def make_spec_decoding_stats(
         self: Any,
@@ -158,7 +194,8 @@ class _Steered:
         """Count a draft of a request where vLLM counts it for all."""
         valid = num_draft_tokens - (num_invalid_spec_tokens or {}).get(request_id, 0)
         self._drafts[request_id] = (valid, num_accepted_tokens)
-        self._steering.control.observe_draft(valid, num_accepted_tokens)
+        if spec_decoding_stats is None and self._most_copied and self.log_stats:
+            spec_decoding_stats = SpecDecodingStats.new(self._longest_verified)
         return super().make_spec_decoding_stats(  # type: ignore[misc]
             spec_decoding_stats,
             num_draft_tokens,
@@ -170,8 +207,11 @@ class _Steered:
     def add_request(self: Any, request: Any) -> Any:
         params = request.sampling_params
         if params is not None:
-            self._steering.ledger.begin(request.request_id, params.extra_args, params.temperature)
-        return super().add_request(request)  # type: ignore[misc]
+            self._steering.begin(request.request_id, params.extra_args, params.temperature)
+        added = super().add_request(request)  # type: ignore[misc]
+        if (metrics := request.spec_decode_metrics) is not None:
+            metrics.histogram += [0] * (self._longest_verified + 1 - len(metrics.histogram))
+        return added
 
     def finish_requests(self: Any, *arguments: Any, **named: Any) -> Any:
         """Finish requests from outside, which happens when a client leaves."""
@@ -190,7 +230,7 @@ class _Steered:
 
     def _write_ended(self: Any) -> None:
         for request in self._finished:
-            self._steering.ledger.end(
+            self._steering.end(
                 request.request_id,
                 _ENDED.get(request.status, "other"),
                 prompt=request.num_prompt_tokens,
@@ -220,7 +260,7 @@ class _SteeredLookup:
     """Replaces vLLM's table of lengths by batch, which is read once per step."""
 
     def __init__(self, steering: "Steering") -> None:
-        self._control = steering.control
+        self._steering = steering
 
     def __getitem__(self, sequences: int) -> int:
-        return self._control.choose(sequences)
+        return self._steering.choose_width(sequences)

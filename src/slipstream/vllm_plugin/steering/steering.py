@@ -5,29 +5,43 @@ no step waits for it. The ledger and the recorder's file lie beside the gate's s
 """
 
 import asyncio
+import json
+import logging
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import compress
 from pathlib import Path
 
+from slipstream.atomic_files import write_atomically
 from slipstream.records import Record
 from slipstream.serving.messages import SOCKET
-from slipstream.steering.state import LengthEstimate, SteeringOrder, SteeringState
+from slipstream.steering.state import KINDS, LengthEstimate, SteeringOrder, SteeringState
 from slipstream.vllm_plugin.gate.answers.records import AccessLog
-from slipstream.vllm_plugin.steering.draft_length import DraftLength
+from slipstream.vllm_plugin.steering.choosing import DraftChooser
+from slipstream.vllm_plugin.steering.draft_length import DraftLength, Step
 from slipstream.vllm_plugin.steering.flight_recorder import FlightRecorder
 from slipstream.vllm_plugin.steering.request_ledger import RequestLedger
+from slipstream.vllm_plugin.steering.step_costs import Work
 from slipstream.vllm_plugin.supervisor_link import SupervisorLink
 
 LEDGER = "ledger.jsonl"
 LEDGER_BYTES = 32 << 20
 LEDGERS_KEPT = 1
 FLIGHT = "flight.bin"
+LEARNT = "learnt.json"
+LEARNT_BYTES = 256 << 10
+KEEP_EVERY_REPORTS = 60
 REPORT_EVERY_SECONDS = 1.0
 SPEED_SECONDS = 10
 STEP_SHARE = 0.1
+LEAST_KEPT_STEPS = 100
+NO_DRAFT = (0, 0)
+
+log = logging.getLogger("vllm.slipstream")
 
 
 class Steering:
@@ -43,17 +57,21 @@ class Steering:
         *,
         longest: int,
         planned: Sequence[int] | None,
+        most_copied: int = 0,
         rank: int = 0,
     ) -> None:
         self.control = DraftLength(lengths, planned)
+        self._chooser = DraftChooser(self.control.survival, most_copied)
         self._longest, self._rank = longest, rank
         self._log = AccessLog(
             folder / LEDGER, limit_bytes=LEDGER_BYTES, older=LEDGERS_KEPT, drop=lambda _: None
         )
         self.ledger = RequestLedger(longest, self._log.add)
         self._flight = FlightRecorder(_name_own(folder / FLIGHT, rank))
+        self._learnt = _name_own(folder / LEARNT, rank)
+        self._recall()
         self._drafter: int | None = None
-        self._running = self._waiting = self._steps = self._memory_mib = 0
+        self._running = self._waiting = self._steps = self._memory_mib = self._reports = 0
         self._cache = self._step_seconds = 0.0
         self._speeds: deque[tuple[float, int]] = deque(maxlen=SPEED_SECONDS + 1)
         self._link = SupervisorLink(
@@ -69,40 +87,92 @@ class Steering:
     def steers(self) -> bool:
         return len(self.control.lengths) > 1
 
+    def begin(self, request: str, arguments: object, temperature: float | None) -> None:
+        tag = self.ledger.begin(request, arguments, temperature)
+        self._chooser.begin(request, KINDS.index(tag.kind), plain=tag.plain)
+
+    def end(self, request: str, ended: str, *, prompt: int, tokens: int) -> None:
+        self.ledger.end(request, ended, prompt=prompt, tokens=tokens)
+        self._chooser.end(request)
+
+    def choose_width(self, sequences: int) -> int:
+        """Return what is drafted in this step: nothing where every request copies."""
+        width = self.control.choose(sequences)
+        return 0 if self._chooser.copies_all == sequences else width
+
+    def choose_drafts(
+        self,
+        requests: Sequence[tuple[str, list[int]]],
+        rows: Sequence[list[int]],
+        chances: Sequence[list[float]] | None,
+    ) -> list[list[int]]:
+        """Return what each request verifies in the next step."""
+        control = self.control
+        return self._chooser.choose(
+            requests,
+            rows,
+            chances,
+            price=control.price,
+            most=control.most,
+            whole=control.is_exact,
+        )
+
     def see_step(
         self,
         scheduled: Mapping[str, int],
-        drafts: Mapping[str, Sequence[int]],
-        drafted: int,
+        given: Mapping[str, int],
+        drafts: Mapping[str, tuple[int, int]],
+        width: int,
         *,
-        tokens: int,
-        seconds: float,
+        seconds: float | None,
         waiting: int,
         cache: float,
     ) -> None:
-        """Learn from a step: the tokens scheduled and the drafts verified by request."""
-        sequences = len(scheduled)
-        if not sequences:
+        """Learn from a step: by request the tokens scheduled and given, drafted and accepted."""
+        if not scheduled:
             return
-        verified = _find_length(scheduled, drafts)
-        if verified is not None and verified == drafted:
-            self.control.observe(sequences, verified, seconds)
+        names = list(given)
+        drafted, accepted = _unzip([drafts.get(name, NO_DRAFT) for name in names])
+        copied, expected = self._chooser.see_step(names, drafted, accepted)
+        tokens = list(given.values())
+        now = time.monotonic()
+        self.ledger.see_step(names, tokens, drafted, accepted, copied, now, expected=expected)
+        if seconds is None:
+            return
+        verified, generating = sum(drafted), sum(map(bool, tokens))
+        step = Step(
+            work=Work(
+                generating,
+                prompt=sum(scheduled.values()) - verified - generating,
+                verified=verified,
+                width=width,
+                rows=len(scheduled),
+            ),
+            tokens=sum(tokens),
+            seconds=seconds,
+            copies=sum(map(bool, compress(drafted, copied))),
+            copied=sum(compress(drafted, copied)),
+            copied_accepted=sum(compress(accepted, copied)),
+        )
+        self.control.observe(step)
+        self._record(step, waiting, cache)
+
+    def _record(self, step: Step, waiting: int, cache: float) -> None:
         self._steps += 1
-        self._running, self._waiting, self._cache = sequences, waiting, cache
-        self._step_seconds += (seconds - self._step_seconds) * (
+        self._running, self._waiting, self._cache = int(step.work.rows or 0), waiting, cache
+        self._step_seconds += (step.seconds - self._step_seconds) * (
             STEP_SHARE if self._steps > 1 else 1
         )
-        tokens_verified = sum(map(len, drafts.values()))
         self._flight.add(
-            running=sequences,
+            running=self._running,
             waiting=waiting,
-            prompt_tokens=sum(scheduled.values()) - sequences - tokens_verified,
-            verified=tokens_verified,
-            drafted=drafted,
-            copied=0,
-            tokens=tokens,
+            prompt_tokens=int(step.work.prompt),
+            verified=int(step.work.verified),
+            drafted=int(step.work.width),
+            copied=step.copied,
+            tokens=step.tokens,
             memory_mib=self._memory_mib,
-            seconds=seconds,
+            seconds=step.seconds,
             cache=cache,
         )
 
@@ -112,6 +182,7 @@ class Steering:
     def close(self) -> None:
         self._over.set()
         self._thread.join(REPORT_EVERY_SECONDS)
+        self._keep()
         self._log.close()
 
     def describe(self) -> SteeringState:
@@ -119,7 +190,7 @@ class Steering:
         self._speeds.append((now, tokens))
         began, before = self._speeds[0]
         estimates = self.control.estimate(max(1, self._running))
-        best = max(estimates, key=lambda one: one.tokens_per_second)
+        best = max(estimates, key=lambda one: (one.known, one.tokens_per_second))
         return SteeringState(
             rank=self._rank,
             pid=os.getpid(),
@@ -130,6 +201,8 @@ class Steering:
             least=self.control.least,
             most=self.control.most,
             plain_pays=self.steers and best.length == 0,
+            price=round(self.control.price, 4),
+            tried_share=round(self.control.lost / max(self.control.seconds, 1e-9), 5),
             running=self._running,
             waiting=self._waiting,
             kv_usage=round(self._cache, 4),
@@ -145,12 +218,32 @@ class Steering:
                     step_seconds=round(one.step_seconds, 6),
                     tokens_per_step=round(one.tokens_per_step, 3),
                     tokens_per_second=round(one.tokens_per_second, 2),
-                    steps=one.steps,
+                    steps=self.control.used[one.length],
                 )
                 for one in estimates
-                if one.steps
+                if one.known
             ),
         )
+
+    def _recall(self) -> None:
+        """Begin with what an engine of the same plan has learnt; what is not sound is left."""
+        try:
+            with self._learnt.open("rb") as file:
+                content = file.read(LEARNT_BYTES + 1)
+        except OSError:
+            return
+        try:
+            found = json.loads(content) if len(content) <= LEARNT_BYTES else None
+            self.control.load(found)
+        except (ValueError, TypeError, KeyError, RecursionError) as fault:
+            log.warning("slipstream steering: %s is left out: %s", LEARNT, fault)
+
+    def _keep(self) -> None:
+        """Keep what was learnt for the next engine; on a full disk it is lost."""
+        if self.control.costs.steps >= LEAST_KEPT_STEPS:
+            with suppress(OSError):
+                document = json.dumps(self.control.dump()).encode()
+                write_atomically(self._learnt, document, mode=0o600)
 
     async def _report(self) -> None:
         """Report once a second; whatever fails is logged, and tried again a second later."""
@@ -159,6 +252,9 @@ class Steering:
             try:
                 self._memory_mib = _read_memory_mib()
                 self._link.send(self.describe())
+                self._reports += 1
+                if self._reports % KEEP_EVERY_REPORTS == 0:
+                    self._keep()
             except Exception as fault:  # noqa: BLE001 without this thread nobody would be told
                 self._link.report(f"the state was not reported: {type(fault).__name__}: {fault}")
             await asyncio.sleep(REPORT_EVERY_SECONDS)
@@ -177,17 +273,8 @@ def _name_own(path: Path, rank: int) -> Path:
     return path.with_stem(f"{path.stem}-rank-{rank}") if rank else path
 
 
-def _find_length(scheduled: Mapping[str, int], drafts: Mapping[str, Sequence[int]]) -> int | None:
-    """Return the length that every sequence verified, None if they differ or read a prompt."""
-    if not drafts:
-        return 0 if _all_are(scheduled.values(), 1) else None
-    length = len(next(iter(drafts.values())))
-    same = len(drafts) == len(scheduled) and _all_are(scheduled.values(), length + 1)
-    return length if same else None
-
-
-def _all_are(counts: Iterable[int], count: int) -> bool:
-    return all(one == count for one in counts)
+def _unzip(pairs: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
+    return [one for one, _ in pairs], [other for _, other in pairs]
 
 
 def _read_memory_mib() -> int:

@@ -12,6 +12,7 @@ from slipstream.measuring.verifying.certificate import Certificate
 from slipstream.measuring.verifying.served_check import ServedCheck
 from slipstream.planning import LaunchPlan
 from slipstream.serving.access.keys import make_key, read_keys
+from slipstream.serving.plugin_settings import STEERED
 from slipstream.serving.run import Run, RunFolder, Terms, read_process
 from tests.unit.cli.pairs import write_pair
 from tests.unit.measuring.verifying.toy_engine import ToyEngine, run_toy, spoil
@@ -21,6 +22,8 @@ Capture = pytest.CaptureFixture[str]
 REPOSITORY = Path(__file__).parents[4]
 PROGRAM = """
 import os, sys
+copies = os.environ.get("SLIPSTREAM_COPY")
+print(*sys.argv, f"copies {copies} in {os.environ.get('SLIPSTREAM_GATE')}", flush=True)
 from tests.unit.measuring.verifying.toy_engine import run_as_program
 run_as_program(sys.argv[1:], os.environ["TOY_FAULT"])
 """
@@ -69,8 +72,13 @@ def test_a_sound_pair_passes_and_says_under_which_conditions(
     assert "Speculation does not change the text" in page.read_text()
     assert "tool calls and structured output" in page.read_text()
     assert "drafted batched against plain batched" in tables.read_text()
-    logs = sorted(path.name for path in (tmp_path / "cache" / "verify").glob("*/*"))
-    assert logs == ["drafted.log", "plain.log"]
+    (folder,) = (tmp_path / "cache" / "verify").iterdir()
+    assert sorted(path.name for path in folder.iterdir()) == ["drafted", "drafted.log", "plain.log"]
+    plain_log, drafted_log = ((folder / f"{name}.log").read_text() for name in ("plain", "drafted"))
+    assert f"--scheduler-cls {STEERED}" in drafted_log
+    assert f"copies 31 in {folder / 'drafted' / 'gate.json'}" in drafted_log
+    assert "--scheduler-cls" not in plain_log
+    assert "copies None in None" in plain_log
 
 
 def test_a_drafter_that_changes_the_text_leaves_with_4_and_a_short_prompt(

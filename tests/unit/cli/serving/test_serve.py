@@ -104,8 +104,11 @@ def test_a_saved_plan_and_then_the_run_itself_are_served_again(
     port = str(choose_port(None))
     assert serve_until_ready(str(saved), "--port", port, "--drain", "3") == 0
     (first,) = find_runs()
-    assert serve_until_ready(str(find_runs_root(os.environ) / first.id)) == 0
+    root = find_runs_root(os.environ)
+    (root / first.id / "learnt.json").write_text('{"of": "the first"}')
+    assert serve_until_ready(str(root / first.id)) == 0
     again = find_runs()[0]
+    assert (root / again.id / "learnt.json").read_text() == '{"of": "the first"}'
     assert again.id != first.id
     assert again.plan.argv() == first.plan.argv()
     assert again.terms == first.terms

@@ -17,6 +17,8 @@ from slipstream.measuring.machine_watch import MachineLoad, MachineWatch, Snapsh
 from slipstream.measuring.workloads import Prompt, Workload
 from slipstream.planning.plan import LaunchPlan
 from slipstream.planning.settings import Choice
+from slipstream.serving.access.gate_file import GATE_VARIABLE
+from slipstream.serving.plugin_settings import is_followed
 from tests.unit.measuring.client.stream_server import (
     CHUNKED,
     LAST_CHUNK,
@@ -84,7 +86,8 @@ def pretend_engines(monkeypatch: pytest.MonkeyPatch) -> None:
 
     @contextmanager
     def run(plan: LaunchPlan, *, log: Path, on_start: Any, on_wait: Any, **_: Any) -> Iterator[str]:
-        log.parent.mkdir(exist_ok=True)
+        assert is_followed(plan)
+        assert Path(plan.environment[GATE_VARIABLE].value).parent.is_dir()
         log.touch()
         on_start(os.getpid())
         on_wait(0.5)

@@ -11,6 +11,7 @@ from slipstream.planning.settings.patches import (
     CPU_SAMPLING,
     CPU_TOP_K,
     DFLASH_NO_DRAFTS,
+    DFLASH_SURVIVAL,
     DRAFTER_POSITIONS,
     TURBOQUANT_GRAPHS,
     VARIABLE,
@@ -37,7 +38,7 @@ LONG = {"drafter": SHORT, "context": 16384}
 SCALED = SHORT | {"rope": Rope(scaling="yarn", factor=4)}
 STRETCHED = ("--hf-overrides", '{"max_position_embeddings": 131072}')
 MTP = ("--speculative-config", '{"method": "mtp", "num_speculative_tokens": 1}')
-ON_CPU = (CPU_SAMPLING, CPU_TOP_K, DFLASH_NO_DRAFTS)
+ON_CPU = (CPU_SAMPLING, CPU_TOP_K, DFLASH_NO_DRAFTS, DFLASH_SURVIVAL)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,193 @@
+"""Which tokens of a request are verified next: the drafter's, a copy of earlier ones, or none.
+
+A token is worth verifying if its chance to survive exceeds the price: the tokens that the engine
+makes elsewhere in the seconds that it takes. Of drafter and copy the one with more to gain is
+taken. Text is the target's in any case: it accepts only what it would have said itself.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp
+
+import numpy as np
+
+from slipstream.vllm_plugin.steering.copying import Copy, CopyIndex, CopyRates
+from slipstream.vllm_plugin.steering.survival import UNSAID, Survival
+
+# How fast a request's own factor follows what is accepted of its drafts, and how far.
+FACTOR_SHARE = 0.15
+LEAST_FACTOR, MOST_FACTOR = 0.2, 1.25
+# The drafter's pass is left out if every copy is whole with this chance.
+WHOLE = 0.5
+
+
+@dataclass(slots=True)
+class Drafting:
+    """What is known of an open request's drafts; `expected` tokens of the last one survive."""
+
+    kind: int
+    plain: bool = False
+    index: CopyIndex | None = None
+    known: int = 0
+    copy: Copy | None = None
+    agrees: bool | None = None
+    is_copy: bool = False
+    bins: Sequence[int] = ()
+    survival: Sequence[float] = ()
+    factor: float = 1.0
+
+
+class DraftChooser:
+    """Chooses every request's draft between two steps, and learns what became of it."""
+
+    def __init__(self, survival: Survival, most_copied: int) -> None:
+        self._survival, self._most_copied = survival, most_copied
+        self.rates = CopyRates()
+        self.requests: dict[str, Drafting] = {}
+        # Requests, if every one of them copies.
+        self.copies_all = 0
+        self._said = False
+
+    def begin(self, request: str, kind: int, *, plain: bool) -> None:
+        self.requests[request] = Drafting(kind, plain)
+
+    def end(self, request: str) -> None:
+        self.requests.pop(request, None)
+
+    def choose(
+        self,
+        requests: Sequence[tuple[str, list[int]]],
+        rows: Sequence[list[int]],
+        chances: Sequence[list[float]] | None,
+        *,
+        price: float,
+        most: int | None,
+        whole: bool,
+    ) -> list[list[int]]:
+        """Return each request's draft, given its tokens so far, the drafter's row and chances.
+
+        With `whole` the drafter's tokens are all verified, whatever their chances.
+        """
+        states = [self.requests.get(name) or Drafting(0) for name, _ in requests]
+        self._assess(states, rows, chances)
+        longest = self._most_copied if most is None else min(most, self._most_copied)
+        chosen: list[list[int]] = []
+        for state, (_, tokens), row in zip(states, requests, rows, strict=True):
+            if state.plain:
+                state.survival, state.is_copy = (), False
+                chosen.append([])
+                continue
+            copy = self._follow(state, tokens, longest) if longest else None
+            chosen.append(self._pick(state, row, copy, price, whole=whole))
+        sure = all(state.is_copy and state.survival[-1] > WHOLE for state in states)
+        self.copies_all = len(states) if sure else 0
+        return chosen
+
+    def see_step(
+        self, requests: Sequence[str], drafted: Sequence[int], accepted: Sequence[int]
+    ) -> tuple[list[bool], list[float]]:
+        """Learn from a step; return which drafts were copies, and the tokens expected of each."""
+        copied, expected, own = [], [], []
+        for place, (name, verified) in enumerate(zip(requests, drafted, strict=True)):
+            state = self.requests.get(name)
+            is_copy = state is not None and state.is_copy
+            copied.append(is_copy)
+            hoped = sum(state.survival[:verified]) if state is not None and verified else 0.0
+            expected.append(hoped)
+            if verified and state is not None and not is_copy:
+                own.append((place, state))
+                if hoped:
+                    error = (accepted[place] - hoped) / (1 + hoped)
+                    factor = state.factor * exp(FACTOR_SHARE * error)
+                    state.factor = min(max(factor, LEAST_FACTOR), MOST_FACTOR)
+        if own:
+            self._learn(own, drafted, accepted)
+        return copied, expected
+
+    def _learn(
+        self, own: list[tuple[int, Drafting]], drafted: Sequence[int], accepted: Sequence[int]
+    ) -> None:
+        """Learn from the drafter's own drafts."""
+        longest = self._survival.longest
+        bins = np.full((len(own), longest), UNSAID)
+        for row, (_, state) in enumerate(own):
+            bins[row, : len(state.bins)] = state.bins
+        places = [place for place, _ in own]
+        self._survival.learn(
+            np.array([state.kind for _, state in own]),
+            bins,
+            np.array([min(drafted[place], longest) for place in places]),
+            np.array([accepted[place] for place in places]),
+        )
+
+    def _assess(
+        self,
+        states: list[Drafting],
+        rows: Sequence[list[int]],
+        chances: Sequence[list[float]] | None,
+    ) -> None:
+        """Find the survival of the drafter's tokens; a drafter may say no chances."""
+        for state in states:
+            state.survival = state.bins = ()
+        self._said |= chances is not None
+        if not states or not rows[0]:
+            return
+        if chances is None and self._said:
+            return  # Not a draft: vLLM fills in zeros where the drafter cannot go on.
+        shape = (len(rows), len(rows[0]))
+        said = np.full(shape, np.nan) if chances is None else np.array(chances)
+        survival, bins = self._survival.calibrate(
+            [state.kind for state in states], [state.factor for state in states], said
+        )
+        if chances is not None:
+            self._survival.remember(survival)
+        for state, one, these in zip(states, survival.tolist(), bins.tolist(), strict=True):
+            state.survival, state.bins = one, these
+
+    def _follow(self, state: Drafting, tokens: list[int], longest: int) -> Copy | None:
+        """Learn whether the last copy was right, and return the next."""
+        if state.index is None:
+            state.index, state.known = CopyIndex(tokens), len(tokens)
+        new = tokens[state.known :]
+        if state.copy is not None and new:
+            right = _count_equal(new, state.copy.tokens)
+            wrong = right < min(len(new), len(state.copy.tokens))
+            self.rates.learn(state.copy.matched, state.agrees, right, wrong)
+        state.index.follow(new)
+        state.known += len(new)
+        state.copy = state.index.propose(longest)
+        return state.copy
+
+    def _pick(
+        self, state: Drafting, row: list[int], copy: Copy | None, price: float, *, whole: bool
+    ) -> list[int]:
+        """Take the drafter's tokens or the copied ones, as far as they are worth it."""
+        count, gain = _cut(state.survival, price)
+        count = len(row) if whole else count
+        state.is_copy = False
+        if copy is None:
+            return row[:count]
+        state.agrees = row[0] == copy.tokens[0] if row and state.survival else None
+        survival = self.rates.list_survival(copy.matched, state.agrees, len(copy.tokens))
+        copied, copy_gain = _cut(survival, price)
+        if copy_gain <= gain:
+            return row[:count]
+        state.is_copy, state.survival = True, survival[:copied]
+        return copy.tokens[:copied]
+
+
+def _cut(survival: Sequence[float], price: float) -> tuple[int, float]:
+    """Return how many tokens are worth the price, and what they bring beyond it."""
+    gain = 0.0
+    for count, chance in enumerate(survival):
+        if chance <= price:
+            return count, gain
+        gain += chance - price
+    return len(survival), gain
+
+
+def _count_equal(one: Sequence[int], other: Sequence[int]) -> int:
+    for place, (left, right) in enumerate(zip(one, other, strict=False)):
+        if left != right:
+            return place
+    return min(len(one), len(other))

@@ -1,0 +1,116 @@
+"""The seconds of a step, as one line over all batches, learnt from every step.
+
+A step reads prompts, verifies tokens and drafts the next ones, in any mixture, and all of them
+teach the same line. It follows the latest few hundred steps, so a longer context or a busy machine
+is in it; a stall counts as no more than a slow step.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+FORGETTING = 0.998
+# The usual error of a step's time, relative to it, and how many of them one step may count.
+NOISE = 0.08
+MOST_ERRORS = 3.0
+# A drafter's fixed part and rows as shares of the target's: what is assumed before one is seen.
+ASSUMED_AFTER = 6
+ASSUMED, ASSUMED_WITHIN = (0.2, 0.3), (0.2, 0.3)
+_FEATURES = 4
+# A token of a prompt as a share of one that is sampled, for which logits are computed.
+PROMPT_TOKEN = 0.8
+# Seconds that each of them may take, before anything is known.
+_UNKNOWN = (np.array((1.0, 0.05, 1.0, 0.05)) / NOISE) ** 2
+
+
+class Work(NamedTuple):
+    """What a step does: sequences that generate, prompt and draft tokens, the width drafted."""
+
+    sequences: float
+    prompt: float = 0.0
+    verified: float = 0.0
+    width: float = 0.0
+    # Sequences that a draft is made for: those that only read their prompt are among them.
+    rows: float | None = None
+
+
+class StepCosts:
+    """Recursive least squares of the relative error; the latest steps count most."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self._drafted = False
+        self.weights = np.zeros(_FEATURES)
+        self.covariance = np.diag(_UNKNOWN)
+
+    def observe(self, work: Work, seconds: float) -> None:
+        """Learn from one step."""
+        row = _describe(work) / seconds
+        self.steps += 1
+        gain = self.covariance @ row
+        scale = FORGETTING + float(row @ gain)
+        most = MOST_ERRORS * NOISE * scale**0.5
+        error = min(max(1 - float(row @ self.weights), -most), most)
+        self.weights += gain * (error / scale)
+        self.covariance = (self.covariance - np.outer(gain, gain) / scale) / FORGETTING
+        self._bound()
+        self._drafted |= work.width > 0
+        if self.steps == ASSUMED_AFTER and not self._drafted:
+            self._assume()
+
+    def _bound(self) -> None:
+        """Keep the covariance of what was long not seen within what is assumed of the unknown."""
+        scale = np.sqrt(np.minimum(1.0, _UNKNOWN / self.covariance.diagonal()))
+        self.covariance *= np.outer(scale, scale)
+
+    def _assume(self) -> None:
+        """Assume what drafting costs, so that one slow step cannot make it look too dear."""
+        fixed, token = self.weights[:2]
+        base = np.array((max(fixed, 0) + max(token, 0), max(token, fixed / 32)))
+        self.weights[2:] = base * ASSUMED
+        self.covariance[2:, :] = self.covariance[:, 2:] = 0
+        self.covariance[2:, 2:] = np.diag((base * ASSUMED_WITHIN / NOISE) ** 2)
+
+    def expect(self, work: Work) -> float:
+        """Return the seconds that such a step takes now; nothing that it does takes less than 0."""
+        return max(1e-6, float(_describe(work) @ self.weights))
+
+    def doubt(self, work: Work) -> float:
+        """Return the standard error of what is expected, in seconds."""
+        row = _describe(work)
+        return NOISE * float(np.sqrt(max(0.0, row @ self.covariance @ row)))
+
+    @property
+    def per_token(self) -> float:
+        """Seconds that one more verified token takes."""
+        return max(0.0, float(self.weights[1]))
+
+    def dump(self) -> dict[str, Any]:
+        return {"weights": self.weights.tolist(), "covariance": self.covariance.tolist()}
+
+    def load(self, found: Any) -> None:
+        """Begin with what an earlier engine has learnt; what is not sound is left out."""
+        weights = np.asarray(found["weights"], float)
+        covariance = np.asarray(found["covariance"], float)
+        shapes = weights.shape, covariance.shape
+        sound = np.isfinite(weights).all() and np.isfinite(covariance).all()
+        if shapes != ((_FEATURES,), (_FEATURES, _FEATURES)) or not sound:
+            raise ValueError("not the line of a step's seconds")
+        if np.linalg.eigvalsh(covariance).min() < 0 or weights[0] <= 0:
+            raise ValueError("not a covariance")
+        # What the machine was like then is a beginning, not a fact.
+        self.weights, self.covariance = weights, covariance * 4
+        self._bound()
+        self._drafted = True
+
+
+def _describe(work: Work) -> np.ndarray:
+    """A fixed part, tokens, and of drafting a fixed part and the rows.
+
+    With one batch all the time its tokens cannot be told from the fixed part. Those of prompts can,
+    so they count as the same.
+    """
+    rows = work.sequences if work.rows is None else work.rows
+    tokens = work.sequences + work.verified + PROMPT_TOKEN * work.prompt
+    drafts = float(work.width > 0)
+    return np.array((1.0, tokens, drafts, rows * (work.width + 1) * drafts))

@@ -1,0 +1,124 @@
+"""The chance that a drafted token survives: what the drafter says of it, held against what came.
+
+A drafter's probability is no chance: it is calibrated by kind of content, position in the draft
+and what was said. A request whose drafts do worse than that, as in a context beyond the drafter's
+window, has a factor of its own.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from slipstream.steering.state import KINDS
+
+EDGES = np.array((0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97))
+# What was seen of 5,016 drafts in each bin, before an engine has seen its own (measurements.md).
+_SEEN = (0.05, 0.09, 0.2, 0.29, 0.4, 0.48, 0.63, 0.72, 0.83, 0.97)
+# The middle of what was said in each.
+_SAID = (0.03, 0.07, 0.15, 0.27, 0.42, 0.57, 0.72, 0.85, 0.94, 0.99)
+# Of a drafter that says nothing.
+UNSAID, UNSAID_RATE = len(_SEEN), 0.6
+# So many drafted tokens count as much as what was assumed before.
+WEIGHT = 12.0
+# Verified tokens after which an earlier one counts half.
+HALF_LIFE = 4000.0
+ROWS = 256
+
+
+class Survival:
+    """Calibrates the drafter's probabilities, and remembers what the latest drafts were worth."""
+
+    def __init__(self, longest: int) -> None:
+        longest = self.longest = max(1, longest)
+        shape = (len(KINDS), longest, len(_SEEN) + 1)
+        self._hits, self._trials = np.zeros(shape), np.zeros(shape)
+        self._prior = np.array((*_SEEN, UNSAID_RATE))
+        self._rates = np.broadcast_to(self._prior, shape).copy()
+        self._means = np.full(longest, UNSAID_RATE)
+        self._unsaid = self._means.cumprod()[None]
+        self._rows = np.zeros((ROWS, longest))
+        self.seen = self._fresh = 0
+
+    def calibrate(
+        self, kinds: Sequence[int], factors: Sequence[float], chances: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return each token's survival by request and position, and the bins that it was in."""
+        width = chances.shape[1]
+        bins = np.searchsorted(EDGES, chances)
+        bins[np.isnan(chances)] = UNSAID
+        rates = self._rates[np.asarray(kinds)[:, None], np.arange(width), bins]
+        return np.minimum(rates * np.asarray(factors)[:, None], 0.999).cumprod(1), bins
+
+    def remember(self, survival: np.ndarray) -> None:
+        """Keep what drafts are worth; a narrow one is continued as drafts on average do."""
+        count, width = survival.shape
+        tail = self._means[width:].cumprod()
+        rows = np.hstack((survival, survival[:, -1:] * tail))[-ROWS:]
+        self._rows[(self.seen + np.arange(len(rows))) % ROWS] = rows
+        self.seen += count
+
+    def learn(
+        self, kinds: np.ndarray, bins: np.ndarray, verified: np.ndarray, accepted: np.ndarray
+    ) -> None:
+        """Learn from drafts: how many tokens of each were verified, and how many accepted."""
+        places = np.arange(bins.shape[1])
+        reached = places < np.minimum(accepted + 1, verified)[:, None]
+        cells = (kinds[:, None] * self.longest + places) * (len(_SEEN) + 1) + bins
+        right = reached & (places < accepted[:, None])
+        for counts, of in ((self._trials, reached), (self._hits, right)):
+            counts += np.bincount(cells[of], minlength=counts.size).reshape(counts.shape)
+        self._fresh += int(verified.sum())
+
+    def settle(self) -> None:
+        """Make the rates anew from all that was learnt."""
+        fading = 0.5 ** (self._fresh / HALF_LIFE)
+        self._hits *= fading
+        self._trials *= fading
+        self._fresh = 0
+        hits, trials = self._hits.sum(0), self._trials.sum(0)
+        by_bin = (hits.sum(0) + WEIGHT * self._prior) / (trials.sum(0) + WEIGHT)
+        by_position = (hits + WEIGHT * by_bin) / (trials + WEIGHT)
+        self._rates = (self._hits + WEIGHT * by_position) / (self._trials + WEIGHT)
+        self._unsaid = by_position[:, UNSAID].cumprod()[None]
+        self._means = (hits.sum(1) + WEIGHT * self._means) / (trials.sum(1) + WEIGHT)
+
+    def weigh(self, price: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return what each width verifies and gains per draft at a price, and its error."""
+        rows = self._rows[: min(self.seen, ROWS)] if self.seen else self._unsaid
+        kept = rows > price
+        gains = (rows * kept).cumsum(1)
+        error = gains.std(0) / np.sqrt(len(rows))
+        if not self.seen:
+            error = gains[0] / np.sqrt(4 + self._trials[:, 0, UNSAID].sum())
+        verified = kept.mean(0).cumsum()
+        none = np.zeros(1)
+        return tuple(np.concatenate((none, one)) for one in (verified, gains.mean(0), error))
+
+    def list_calibration(self) -> list[tuple[str, int, float, float, float]]:
+        """List kind, position, tokens verified, and the shares said and seen to be accepted."""
+        said = (self._trials * np.array((*_SAID, np.nan))).sum(2)
+        found = []
+        for kind, position in np.argwhere(self._trials.sum(2) >= 1):
+            trials = self._trials[kind, position].sum()
+            seen = self._hits[kind, position].sum() / trials
+            figures = (float(trials), float(said[kind, position] / trials), float(seen))
+            found.append((KINDS[kind], int(position) + 1, *figures))
+        return found
+
+    def forget(self) -> None:
+        """Forget everything: another drafter makes the drafts."""
+        self.__init__(self.longest)  # type: ignore[misc]
+
+    def dump(self) -> dict[str, Any]:
+        return {"hits": self._hits.round(2).tolist(), "trials": self._trials.round(2).tolist()}
+
+    def load(self, found: Any) -> None:
+        """Begin with what an earlier engine has learnt of the same drafter."""
+        hits, trials = (np.asarray(found[name], float) for name in ("hits", "trials"))
+        if hits.shape != self._hits.shape or trials.shape != self._trials.shape:
+            raise ValueError("not the survival of this drafter's tokens")
+        if not (np.isfinite(trials).all() and (hits >= 0).all() and (hits <= trials + 0.01).all()):
+            raise ValueError("not counts of accepted tokens")
+        self._hits, self._trials = hits, trials
+        self.settle()
