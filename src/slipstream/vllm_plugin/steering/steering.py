@@ -133,10 +133,13 @@ class Steering:
             return
         names = list(given)
         drafted, accepted = _unzip([drafts.get(name, NO_DRAFT) for name in names])
-        copied, expected = self._chooser.see_step(names, drafted, accepted)
+        copied, expected, first = self._chooser.see_step(names, drafted, accepted)
         tokens = list(given.values())
-        now = time.monotonic()
-        self.ledger.see_step(names, tokens, drafted, accepted, copied, now, expected=expected)
+        self.ledger.see_step(
+            *(names, tokens, drafted, accepted, copied, time.monotonic()),
+            expected=expected,
+            first=first,
+        )
         if seconds is None:
             return
         verified, generating = sum(drafted), sum(map(bool, tokens))

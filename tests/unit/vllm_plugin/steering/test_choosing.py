@@ -44,6 +44,20 @@ def test_a_repetition_is_copied_beyond_the_drafters_length(chooser: DraftChooser
     assert choose(chooser, TEXT, 0.05, most=0) == ROW
 
 
+def test_the_ledger_is_told_what_the_drafter_said_also_where_it_was_not_verified(
+    chooser: DraftChooser,
+) -> None:
+    assert chooser.see_step(["a"], [0], [0]) == ([False], [], [])
+    assert len(choose(chooser, [1, 2], 0.3)) == 2
+    copied, expected, first = chooser.see_step(["a"], [2], [1])
+    assert (copied, expected) == ([False], [pytest.approx(0.99 + 0.99 * 0.6)])
+    assert first == [pytest.approx(0.97, abs=0.03)]
+    assert choose(chooser, TEXT, 0.05) != ROW
+    assert chooser.see_step(["a"], [12], [12])[2] == [pytest.approx(0.97, abs=0.03)]
+    # Once per draft: a step without one says nothing.
+    assert chooser.see_step(["a", "stranger"], [0, 0], [0, 0])[1:] == ([0.0, 0.0], [0.0, 0.0])
+
+
 def test_a_copy_that_the_drafter_agrees_with_is_held_for_surer(chooser: DraftChooser) -> None:
     text = [1, 2, 3, 4, 5, 9, 1, 2]
     assert choose(chooser, text, 0.05) == ROW
