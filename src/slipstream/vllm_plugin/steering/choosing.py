@@ -194,6 +194,16 @@ class DraftChooser:
         return copy.tokens[:copied]
 
 
+def find_most_constrained(seats: int, length: int, constrained: int) -> int:
+    """Return the longest draft of a request with a grammar, of which so many run.
+
+    vLLM has masks for `length` tokens and one more of every seat, and a request that joins takes
+    one: beyond these xgrammar raises, and the engine ends.
+    """
+    masks = seats * (1 + length) - (seats - constrained)
+    return masks // max(1, constrained) - 1
+
+
 def _cut(survival: Sequence[float], price: float) -> tuple[int, float]:
     """Return how many tokens are worth the price, and what they bring beyond it."""
     gain = 0.0

@@ -166,6 +166,8 @@ class _Steered:
 
     def update_draft_token_ids(self: Any, draft_token_ids: Any) -> None:
         """Let every request verify what is worth it: a part of its draft, or a copy."""
+        from slipstream.vllm_plugin.steering.choosing import find_most_constrained
+
         names, rows = draft_token_ids.req_ids, draft_token_ids.draft_token_ids
         found = [(place, self.requests.get(name)) for place, name in enumerate(names)]
         generating = [
@@ -179,8 +181,11 @@ class _Steered:
             [rows[place] for place, _ in generating],
             chances and [chances[place] for place, _ in generating],
         )
-        for (place, _), draft in zip(generating, chosen, strict=True):
-            rows[place] = draft
+        masked = sum(request.use_structured_output for request in self.running)
+        seats = self.scheduler_config.max_num_seqs
+        longest = find_most_constrained(seats, self.num_spec_tokens, masked)
+        for (place, request), draft in zip(generating, chosen, strict=True):
+            rows[place] = draft[:longest] if request.use_structured_output else draft
         super().update_draft_token_ids(draft_token_ids)  # type: ignore[misc]
 
     def make_spec_decoding_stats(
