@@ -167,9 +167,12 @@ class _Steered:
             if request is not None and not request.is_prefill_chunk and not request.is_finished()
         ]
         chances = getattr(draft_token_ids, "chances", None)
+        constrained = sum(request.use_structured_output for request in self.running)
+        masked = self._steering.find_most_constrained(self.max_num_running_reqs, constrained)
+        bounds = (self._most_copied, min(self._most_copied, masked))
         chosen = self._steering.choose_drafts(
             [
-                (request.request_id, request._all_token_ids, self._bound_copy(request))
+                (request.request_id, request._all_token_ids, bounds[request.use_structured_output])
                 for _, request in generating
             ],
             [rows[place] for place, _ in generating],
@@ -178,11 +181,6 @@ class _Steered:
         for (place, _), draft in zip(generating, chosen, strict=True):
             rows[place] = draft
         super().update_draft_token_ids(draft_token_ids)  # type: ignore[misc]
-
-    def _bound_copy(self: Any, request: Any) -> int:
-        """Return the longest copy of a request."""
-        most: int = self._most_copied
-        return min(most, self.num_spec_tokens) if request.use_structured_output else most
 
     def make_spec_decoding_stats(
         self: Any,

@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 
 from slipstream.steering.state import KINDS
-from slipstream.vllm_plugin.steering.choosing import DraftChooser, Generating
+from slipstream.vllm_plugin.steering.choosing import (
+    DraftChooser,
+    Generating,
+    find_most_constrained,
+)
 from slipstream.vllm_plugin.steering.survival import UNSAID, Survival
 from tests.unit.vllm_plugin.steering.recorded_engine import read_steps
 
@@ -42,6 +46,31 @@ def test_a_repetition_is_copied_beyond_the_drafters_length(chooser: DraftChooser
     assert chooser.see_step(["a"], [len(draft)], [12])[0] == [True]
     assert choose(chooser, TEXT, 0.05, most=4) == list(range(18, 22))
     assert choose(chooser, TEXT, 0.05, most=0) == ROW
+
+
+def test_the_ledger_is_told_what_the_drafter_said_also_where_it_was_not_verified(
+    chooser: DraftChooser,
+) -> None:
+    assert chooser.see_step(["a"], [0], [0]) == ([False], [], [])
+    assert len(choose(chooser, [1, 2], 0.3)) == 2
+    copied, expected, first = chooser.see_step(["a"], [2], [1])
+    assert copied == [False]
+    assert expected == [pytest.approx(0.99 + 0.99 * 0.6)]
+    assert first == [pytest.approx(0.97, abs=0.03)]
+    assert choose(chooser, TEXT, 0.05) != ROW
+    assert chooser.see_step(["a"], [12], [12])[2] == [pytest.approx(0.97, abs=0.03)]
+    # Once per draft: a step without one says nothing.
+    assert chooser.see_step(["a", "stranger"], [0, 0], [0, 0])[1:] == ([0.0, 0.0], [0.0, 0.0])
+
+
+@pytest.mark.parametrize("seats", [1, 4, 16])
+def test_drafts_under_grammars_have_no_more_masks_than_vllm_has(seats: int) -> None:
+    for constrained in range(1, seats + 1):
+        most = find_most_constrained(seats, 7, constrained)
+        assert most >= 7
+        assert constrained * (1 + most) + seats - constrained <= seats * 8
+    assert find_most_constrained(seats, 7, seats) == 7
+    assert find_most_constrained(16, 7, 2) >= 31
 
 
 def test_a_copy_that_the_drafter_agrees_with_is_held_for_surer(chooser: DraftChooser) -> None:
