@@ -87,7 +87,8 @@ class Arm:
     """A way of serving: plain, controlled, or NAME:LENGTH.
 
     `dflash` and `copies` keep the planned length (`--fixed-length`), without and with copies.
-    `fixed` is an engine without copies whose length an order fixes, so one serves all lengths.
+    `fixed` is an engine without copies whose length an order fixes, so one serves all lengths;
+    `uncopied` is a controlled one without copies.
     """
 
     name: str

@@ -10,22 +10,29 @@ from pydantic import AwareDatetime
 
 from slipstream.records import Record
 
-MAGIC = b"SLIPFLT1"
+# Another form of STEP has another one, so that no version reads the file of another wrongly.
+MAGIC = b"SLIPFLT2"
 HEADER = struct.Struct("<8sII")
-STEP = struct.Struct("<dIHHHHIIff")
+STEP = struct.Struct("<dIHHIIHHIIff")
 MOST_STEPS = 1 << 16
 _MINUTE = 60.0
 
 
 class Step(NamedTuple):
-    """One step of the engine as STEP packs it; lengths are those verified and drafted in it."""
+    """One step of the engine as STEP packs it.
+
+    `verified` are the draft tokens of all its sequences, `copied` of these those that were copied,
+    and `drafted` is the length of the drafts that were made in it.
+    """
 
     at: float
     number: int
     running: int
     waiting: int
+    prompt_tokens: int
     verified: int
     drafted: int
+    copied: int
     tokens: int
     memory_mib: int
     seconds: float
@@ -33,15 +40,21 @@ class Step(NamedTuple):
 
 
 class Flight(Record):
-    """The last steps in figures; the usual step is the median of the last minute."""
+    """The last steps in figures; the usual step is the median of the last minute.
 
-    schema_version: Literal[1] = 1
+    `prompt_tokens`, `verified` and `copied` are tokens of the last step.
+    """
+
+    schema_version: Literal[2] = 2
     steps: int
     seconds: float
     last_at: AwareDatetime
     running: int
     waiting: int
+    prompt_tokens: int
     draft_length: int
+    verified: int
+    copied: int
     step_seconds: float
     last_step_seconds: float
     cache: float
@@ -66,7 +79,10 @@ def read_flight(path: Path) -> Flight | None:
         last_at=datetime.fromtimestamp(last.at, UTC),
         running=last.running,
         waiting=last.waiting,
+        prompt_tokens=last.prompt_tokens,
         draft_length=last.drafted,
+        verified=last.verified,
+        copied=last.copied,
         step_seconds=median(one.seconds for one in lately),
         last_step_seconds=last.seconds,
         cache=last.cache,

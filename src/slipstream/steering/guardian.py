@@ -13,7 +13,12 @@ from typing import Literal, Protocol, get_args
 from slipstream.records import Record
 
 Family = Literal[
-    "acceptance", "first position", "step seconds", "first token seconds", "cached share"
+    "acceptance",
+    "expected acceptance",
+    "first position",
+    "step seconds",
+    "first token seconds",
+    "cached share",
 ]
 Decay = Literal["context collapse", "low power", "traffic of one key"]
 Action = Literal["note", "lower", "swap-back", "plain", "restart"]
@@ -27,6 +32,7 @@ LONGEST_ORDER_SECONDS = 24 * 3600.0
 # Drafts are not the cause of a slow engine, and no action here repairs a cache or a queue.
 _REMEDIES: dict[Family, tuple[Action, ...]] = {
     "acceptance": ("lower", "swap-back", "plain", "restart"),
+    "expected acceptance": ("lower", "swap-back", "plain", "restart"),
     "first position": ("lower", "swap-back", "plain", "restart"),
     "step seconds": ("restart",),
     "first token seconds": (),
@@ -34,6 +40,7 @@ _REMEDIES: dict[Family, tuple[Action, ...]] = {
 }
 _WORDS: dict[Family, tuple[str, str, float]] = {
     "acceptance": ("acceptance of a token after an accepted one fell", "{:.0%}", 1),
+    "expected acceptance": ("accepted tokens, of those the drafter expected, fell", "{:.0%}", 1),
     "first position": ("acceptance of the first position fell", "{:.0%}", 1),
     "step seconds": ("the time of a step rose", "{:.1f} ms", 1000),
     "first token seconds": ("time to first token rose", "{:.2f} s", 1),

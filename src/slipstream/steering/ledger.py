@@ -35,8 +35,9 @@ class LedgerLine(ServedSteps):
 
     `id`, `key` and `route` are None for a request without the gate's tag, `first_seconds` for one
     that ended before its first token. `batch` and `draft_length` are means over its steps.
-    `expected` is how many of the drafter's tokens were to be accepted by what it said of them, None
-    where it said nothing.
+    `expected` is how many verified tokens the drafter expected to be accepted, None where it does
+    not say. `proposals` are its drafts, verified or not, and `first_expected` the chances of the
+    first tokens of those that were not.
     """
 
     schema_version: Literal[1] = 1
@@ -53,7 +54,9 @@ class LedgerLine(ServedSteps):
     drafts: Count
     drafted: Count
     accepted: Annotated[tuple[Count, ...], Field(max_length=LONGEST_DRAFT)]
+    proposals: Count = 0
     expected: Amount | None = None
+    first_expected: Amount = 0.0
     copies: Count = 0
     copied: Count = 0
     copied_accepted: Count = 0

@@ -2,9 +2,11 @@
 
 Every figure becomes a value between 0 and 1 of which less is worse (README.md). What the load or
 the controller of the draft length changes is no drift: acceptance is taken per token, and a time
-relative to what is expected of it. Each stream has a detector, for what changes in one kind of
-requests only, and each family one over all its streams, which is sooner for what changes
-everywhere. Both use the streams' own baselines, so another mix of requests is no change.
+relative to what is expected of it. Where drafts are cut by request, what is verified depends on the
+load: there acceptance is relative to what the drafter expected of the tokens that were verified,
+and a first token that was not counts with its chance. Each stream has a detector, for what changes
+in one kind of requests only, and each family one over all its streams, which is sooner for what
+changes everywhere. Both use the streams' own baselines, so another mix of requests is no change.
 """
 
 from collections import deque
@@ -39,6 +41,9 @@ SHORT_CONTEXT = name_context(0)
 LARGER_MARGINS = (0.0, 0.25, 0.5)
 # Fewer drafts or steps say too little about a request.
 LEAST_DRAFTS = 4
+LEAST_EXPECTED = 4.0
+# Of a request's steps.
+MOST_COPIES = 0.1
 LEAST_STEPS = 8
 # The engine caches whole blocks of 16 to 128 tokens.
 LEAST_PROMPT_TOKENS = 256
@@ -52,12 +57,13 @@ FEATURES = 4
 class Form:
     """How a family's figures become values, and by what share they may be worse without a report.
 
-    A share is a value already. A time counts in octaves around what is expected of it, up to
-    `octaves` either way.
+    A share is a value already, a ratio up to `most`. A time counts in octaves around what is
+    expected of it, up to `octaves` either way.
     """
 
     margin: float
     octaves: float | None = None
+    most: float = 1.0
 
     @property
     def is_time(self) -> bool:
@@ -76,11 +82,11 @@ class Form:
         """Return a figure as a value from 0 to 1, of which less is worse."""
         if self.octaves is not None:
             figure = 0.5 - log2(max(figure, 1e-9) / expected) / (2 * self.octaves)
-        return min(1.0, max(0.0, figure))
+        return min(1.0, max(0.0, figure / self.most))
 
     def to_figure(self, value: float, expected: float) -> float:
         if self.octaves is None:
-            return value
+            return value * self.most
         return float(expected * 2 ** ((0.5 - value) * 2 * self.octaves))
 
 
@@ -88,6 +94,7 @@ class Form:
 # token by more than that.
 FORMS: dict[Family, Form] = {
     "acceptance": Form(margin=0.05),
+    "expected acceptance": Form(margin=0.05, most=2.0),
     "first position": Form(margin=0.05),
     "step seconds": Form(margin=0.1, octaves=1.0),
     "first token seconds": Form(margin=0.5, octaves=2.0),
@@ -131,13 +138,7 @@ class Observation:
 def observe(line: LedgerLine) -> Iterator[Observation]:
     """Yield what a request says, at most one figure per family."""
     context = name_context(line.context_tokens)
-    if line.drafts >= LEAST_DRAFTS:
-        length = line.drafted / line.drafts
-        place = Place(kind=line.kind, draft_length=_find_bound(length, LENGTH_BOUNDS))
-        accepted = sum(line.accepted) / line.drafts
-        yield Observation("acceptance", place, solve_acceptance(accepted, length))
-        first = line.accepted[0] / line.drafts if line.accepted else 0.0
-        yield Observation("first position", Place(kind=line.kind, context=context), min(1.0, first))
+    yield from _observe_drafts(line, Place(kind=line.kind, context=context))
     if line.prompt_tokens >= LEAST_PROMPT_TOKENS:
         share = min(1.0, line.cached_tokens / line.prompt_tokens)
         yield Observation("cached share", Place(kind=line.kind), share)
@@ -145,11 +146,27 @@ def observe(line: LedgerLine) -> Iterator[Observation]:
         yield from _observe_times(line, line.first_seconds, context)
 
 
+def _observe_drafts(line: LedgerLine, place: Place) -> Iterator[Observation]:
+    accepted, first = sum(line.accepted), line.accepted[0] if line.accepted else 0
+    if line.expected is not None:
+        if line.expected >= LEAST_EXPECTED:
+            yield Observation("expected acceptance", place, accepted / line.expected)
+        # Text that repeats is easy for a drafter, too: without those steps it would seem worse.
+        if line.proposals >= LEAST_DRAFTS and line.copies <= MOST_COPIES * line.steps:
+            chance = (first + line.first_expected) / line.proposals
+            yield Observation("first position", place, min(1.0, chance))
+    elif line.drafts >= LEAST_DRAFTS:
+        length = line.drafted / line.drafts
+        own = Place(kind=line.kind, draft_length=_find_bound(length, LENGTH_BOUNDS))
+        yield Observation("acceptance", own, solve_acceptance(accepted / line.drafts, length))
+        yield Observation("first position", place, min(1.0, first / line.drafts))
+
+
 def _observe_times(line: LedgerLine, first: float, context: str) -> Iterator[Observation]:
     sequences = line.batch or 1.0
     batch = _find_bound(sequences, BATCH_BOUNDS)
     if line.steps >= LEAST_STEPS:
-        length = line.drafted / line.steps
+        length = line.verified_per_step
         place = Place(context=context, draft_length=_find_bound(length, LENGTH_BOUNDS), batch=batch)
         features = (1.0, sequences, sequences * length, line.context_tokens / 1024)
         seconds = max(0.0, line.seconds - first) / (line.steps - 1)
@@ -182,8 +199,9 @@ class _Watched:
     """A detector with its latest values; `kept` is the key of its drift."""
 
     def __init__(self, family: Family) -> None:
-        # Per family, a request has a value for one stream and for the whole.
-        threshold = find_threshold(2 * len(FORMS))
+        # Per family, a request has a value for one stream and for the whole; of acceptance and
+        # expected acceptance it has one.
+        threshold = find_threshold(2 * (len(FORMS) - 1))
         self.detector = Detector(threshold, len(FORMS[family].margins))
         self.latest = deque[_Latest](maxlen=KEPT_REQUESTS)
         self.kept: Key | None = None

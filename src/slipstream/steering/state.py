@@ -85,6 +85,9 @@ class SteeringState(_Reported):
     least: NonNegativeInt | None
     most: NonNegativeInt | None
     plain_pays: bool
+    # What a draft token's chance must exceed to be verified, and the share of time lost to tries.
+    price: NonNegativeFloat | None = None
+    tried_share: float | None = None
     running: NonNegativeInt
     waiting: NonNegativeInt
     kv_usage: NonNegativeFloat | None

@@ -9,6 +9,7 @@ import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from slipstream.steering.ledger import LedgerLine
 
@@ -131,6 +132,74 @@ class Traffic:
             batch=batch,
             draft_length=float(length),
         )
+
+
+class CutTraffic(Traffic):
+    """The same with drafts that are cut where their survival falls below the load's price.
+
+    The drafter is surer of itself than it should be (`SURENESS`), and calibration corrects that.
+    `honest` says whether it knows of its drift. A copy takes the place of some drafts that are
+    easy; then the drafter does not run.
+    """
+
+    SURENESS = 0.7
+    SPREAD = 1.5
+
+    def __init__(
+        self, seed: int, prices: tuple[float, ...], requests: int, *, honest: bool = False
+    ) -> None:
+        super().__init__(seed)
+        self._prices, self._requests, self._honest = prices, requests, honest
+        self.copies = [0.0]
+
+    def _describe(self, number: int, session: Session, drift: Drift) -> LedgerLine:
+        line = super()._describe(number, session, drift)
+        phase, level = number // self._requests, min(0.98, max(0.02, session.level))
+        price = self._prices[phase % len(self._prices)]
+        copied = self.copies[phase % len(self.copies)]
+        factor = drift.accepted if session.kind in drift.kinds else 1.0
+        drafts = [self._draft(level, factor, price, copied) for _ in range(line.drafts)]
+        made = [one for one in drafts if one is not None]
+        cut = [one for one in made if one.verified]
+        accepted = [sum(one.accepted > place for one in cut) for place in range(LONGEST)]
+        counts = {
+            "steps": len(drafts) + 1,
+            "drafts": len(cut),
+            "drafted": sum(one.verified for one in cut),
+            "accepted": tuple(accepted),
+            "expected": sum(one.expected for one in cut),
+            "proposals": len(made),
+            "first_expected": sum(one.first for one in made if not one.verified),
+            "copies": len(drafts) - len(made),
+        }
+        return line.model_copy(update=counts)
+
+    def _draft(self, level: float, factor: float, price: float, copied: float) -> "Draft | None":
+        chance, spread = self._chance, self.SPREAD
+        survival, said, expected, verified, accepted, first = 1.0, 1.0, 0.0, 0, 0, 0.0
+        while verified < LONGEST:
+            own = chance.betavariate(level * spread, (1 - level) * spread)
+            true, own = own * factor, own * factor if self._honest else own
+            if not verified:
+                first = true
+                if true > 0.6 and chance.random() < copied:
+                    return None
+            survival, said = survival * true, said * own**self.SURENESS
+            if survival < price:
+                break
+            expected += said
+            accepted += accepted == verified and chance.random() < true
+            verified += 1
+        return Draft(verified, accepted, expected, first)
+
+
+class Draft(NamedTuple):
+    """A draft that was made: verified and accepted tokens, and what was expected of it."""
+
+    verified: int
+    accepted: int
+    expected: float
+    first: float
 
 
 def draw_binomial(chance: random.Random, trials: int, rate: float) -> int:

@@ -62,6 +62,29 @@ def test_a_slowed_engine_is_found_by_its_steps_and_not_by_its_drafts() -> None:
     assert "the time of a step rose from" in found[0][1].describe()
 
 
+@pytest.mark.parametrize("copies", [[0.0], [0.0, 1.0]])
+def test_another_load_is_no_drift_where_it_decides_what_is_verified(copies: list[float]) -> None:
+    prices = (0.5, 0.05) if len(copies) == 1 else (0.05,)
+    traffic = simulation.CutTraffic(3, prices, 1500)
+    traffic.copies = copies
+    lines = list(traffic.generate(3000, 3000, simulation.QUIET))
+    assert watch(lines) == []
+    # The figures of drafts that are not cut would call it one.
+    assert watch(line.model_copy(update={"expected": None}) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("honest", "family"), [(False, "expected acceptance"), (True, "first position")]
+)
+def test_a_worse_drafter_is_found_whether_it_says_so_or_not(honest: bool, family: str) -> None:
+    traffic = simulation.CutTraffic(2, (0.05, 0.5), 200, honest=honest)
+    found = watch(traffic.generate(2000, 1500, simulation.DRIFTS["acceptance -50 %"]))
+    assert found
+    number, drift = found[0]
+    assert (number >= 1500, drift.family) == (True, family)
+    assert drift.after < 0.75 * drift.before
+
+
 def ask(count: int, accepted: int, **changes: Any) -> list[LedgerLine]:
     """Return requests with 20 drafts each, of which about so many had their first token accepted.
 
@@ -144,7 +167,13 @@ def test_a_request_says_one_thing_per_family() -> None:
         "step seconds": ("context 0 to 1k, drafts up to 7, batch up to 4", pytest.approx(1.9 / 29)),
         "first token seconds": ("batch up to 4, prompt up to 64", 0.41),
     }
-    assert set(read()) == {*FORMS}
+    said = read(expected=20.0, proposals=30, first_expected=0.5)
+    assert set(read()) | set(said) == {*FORMS}
+    assert "acceptance" not in said
+    assert said["expected acceptance"] == ("code, context 0 to 1k", 36 / 20)
+    assert said["first position"] == ("code, context 0 to 1k", 25.5 / 30)
+    assert "first position" not in read(expected=20.0, proposals=30, copies=4)
+    assert read(copied=29 * 7)["step seconds"][0].startswith("context 0 to 1k, drafts up to 15")
 
 
 def test_what_says_too_little_is_left_out() -> None:

@@ -36,6 +36,11 @@ def _describe_flight(flight: Flight) -> str:
         ("sequences", f"{flight.running} running, {flight.waiting} waiting"),
         ("draft length", str(flight.draft_length)),
         (
+            "last step",
+            f"{flight.prompt_tokens:,} prompt tokens, {flight.verified:,} draft tokens verified, "
+            f"{flight.copied:,} of them copied",
+        ),
+        (
             "step",
             f"{flight.step_seconds * 1e3:.0f} ms in the last minute, "
             f"{flight.last_step_seconds * 1e3:.0f} ms the last one",

@@ -7,6 +7,7 @@ costs a second, and most processes never need it.
 import importlib.util
 import inspect
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,19 +27,29 @@ _handled: set[str] = set()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patch:
-    """One patch; `change` gets the module if its source is the known one."""
+    """One patch; `change` gets the module if its source is the known one, or one of several.
+
+    A patch with a `variable` is for those who set it.
+    """
 
     name: str
     since: tuple[int, int]
     before: tuple[int, int]
     module: str
     touches: str
-    source_sha256: str
+    source_sha256: str | tuple[str, ...]
     symptom: str
     proof: str
     upstream: str
     drop_when: str
     change: Callable[[Any], None]
+    variable: str | None = None
+
+    @property
+    def known_sources(self) -> tuple[str, ...]:
+        """Return the SHA-256 of every source that it was written for."""
+        known = self.source_sha256
+        return (known,) if isinstance(known, str) else known
 
 
 def apply(names: Iterable[str], patches: Mapping[str, Patch], version: Sequence[int | str]) -> None:
@@ -52,12 +63,14 @@ def apply(names: Iterable[str], patches: Mapping[str, Patch], version: Sequence[
             _refuse(name, "there is no patch of this name")
         elif not patch.since <= tuple(version[:2]) < patch.before:
             _refuse(name, f"it is not for vLLM {'.'.join(map(str, version))}")
+        elif patch.variable and not os.environ.get(patch.variable):
+            _refuse(name, f"{patch.variable} is not set")
         else:
             when_imported(patch.module, partial(_change, patch))
 
 
 def _change(patch: Patch, module: ModuleType) -> None:
-    if hash_source(module, patch.touches) != patch.source_sha256:
+    if hash_source(module, patch.touches) not in patch.known_sources:
         _refuse(patch.name, "source is not the one that it was written for")
         return
     patch.change(module)

@@ -5,12 +5,13 @@ from slipstream.vllm_plugin.patches import (
     cpu_top_k,
     dflash_no_drafts,
     dflash_survival,
+    dflash_v2_copy,
     drafter_positions,
     turboquant_graphs,
 )
 
 _MODULES = (
-    *(cpu_sampling, cpu_top_k, dflash_no_drafts, dflash_survival),
+    *(cpu_sampling, cpu_top_k, dflash_no_drafts, dflash_survival, dflash_v2_copy),
     *(drafter_positions, turboquant_graphs),
 )
 PATCHES = {module.PATCH.name: module.PATCH for module in _MODULES}

@@ -205,16 +205,17 @@ def _hash_last(tokens: "array[int]") -> int:
 
 # The least match of each bucket, and the chance before anything is known that the next token is
 # right: without a draft, where the drafter's first token is the copy's, and where it is not.
-BUCKETS = (2, 3, 4, 6, 9, 16)
+BUCKETS = (2, 3, 4, 6, 9, 16, 32)
 PRIORS = (
-    (0.35, 0.75, 0.15),
-    (0.50, 0.85, 0.20),
-    (0.65, 0.90, 0.30),
-    (0.80, 0.93, 0.45),
-    (0.88, 0.95, 0.60),
-    (0.93, 0.97, 0.75),
+    (0.52, 0.87, 0.35),
+    (0.66, 0.93, 0.52),
+    (0.74, 0.93, 0.66),
+    (0.78, 0.95, 0.74),
+    (0.87, 0.97, 0.82),
+    (0.93, 0.98, 0.91),
+    (0.98, 0.99, 0.96),
 )
-PRIOR_TOKENS = 16.0
+PRIOR_TOKENS = 32.0
 MOST_COUNTED = 512.0
 _BUCKET = [
     max((place for place, least in enumerate(BUCKETS) if least <= matched), default=0)

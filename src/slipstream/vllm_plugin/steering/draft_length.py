@@ -6,8 +6,9 @@ known without being used. One that is not is tried for a few steps, if it may be
 and what tries have really cost stays within half a percent of the time.
 """
 
+from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from slipstream.vllm_plugin.steering.step_costs import StepCosts, Work
 from slipstream.vllm_plugin.steering.survival import Survival
@@ -25,7 +26,8 @@ KNOWN_WITHIN = 0.08
 HOPE = 2.0
 # Steps without drafts after which their gain may have doubled.
 STALE_STEPS = 2000
-UNTRIED_LOSS = 0.3
+UNTRIED_LOSS = 0.2
+NARROWER_BY = 1.05
 LEAST_PRICE, MOST_PRICE = 0.02, 0.97
 COPY_SHARE = 0.05
 
@@ -68,6 +70,7 @@ class DraftLength:
         self.most: int | None = None
         self.chosen = self._usual = self.lengths[-1]
         self.price = 0.0
+        self.used: Counter[int] = Counter()
         self.seconds = self.lost = 0.0
         self._spent = 0.0
         self._trying: int | None = None
@@ -94,6 +97,7 @@ class DraftLength:
     def observe(self, step: Step) -> None:
         """Learn from a step, and charge it if it was one of a try."""
         self.costs.observe(step.work, step.seconds)
+        self.used[int(step.work.width)] += 1
         self.seconds += step.seconds
         self._undrafted = 0 if step.work.width else self._undrafted + 1
         rows = max(1.0, step.work.sequences)
@@ -104,6 +108,17 @@ class DraftLength:
         if self._charged > 0:
             self._charged -= 1
             self._charge(step)
+
+    def dump(self) -> dict[str, Any]:
+        """Return what was learnt, for the next engine of the same plan."""
+        return {"costs": self.costs.dump(), "survival": self.survival.dump()}
+
+    def load(self, found: Any) -> None:
+        """Begin with what another engine has learnt, or raise an error and begin anew."""
+        costs = StepCosts()
+        costs.load(found["costs"])
+        self.survival.load(found["survival"])
+        self.costs = costs
 
     def forget_drafts(self) -> None:
         """Forget the worth of drafts, since another drafter makes them."""
@@ -194,11 +209,13 @@ class DraftLength:
 
     def _try_another(self, usual: Estimate, estimates: list[Estimate]) -> None:
         """Try the width that could be the best, if that is another one and may cost something."""
-        hoped = max(estimates, key=lambda one: one.hope)
+        most = max(one.hope for one in estimates)
+        # A narrower one costs less to try, and teaches as much of the others.
+        hoped = next(one for one in estimates if one.hope >= most / NARROWER_BY)
         if hoped.length == usual.length or hoped.hope < BETTER_BY * usual.tokens_per_second:
             return
         share = 1 - hoped.tokens_per_second / usual.tokens_per_second
-        share = max(0.0, share if hoped.known else UNTRIED_LOSS)
+        share = max(0.0 if hoped.known else UNTRIED_LOSS, share)
         cost = TRY_STEPS * share * hoped.step_seconds
         if self._spent + cost <= TRY_COST_SHARE * self.seconds + FIRST_TRIES * usual.step_seconds:
             self._trying, self._left, self._since = hoped.length, TRY_STEPS - 1, 0

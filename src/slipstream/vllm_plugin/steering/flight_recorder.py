@@ -14,6 +14,7 @@ from slipstream.steering.flight import HEADER, MAGIC, STEP
 
 STEPS = 16_384
 _MOST = 0xFFFF
+_MOST_TOKENS = 0xFFFFFFFF
 
 
 class FlightRecorder:
@@ -31,8 +32,10 @@ class FlightRecorder:
         *,
         running: int,
         waiting: int,
+        prompt_tokens: int,
         verified: int,
         drafted: int,
+        copied: int,
         tokens: int,
         memory_mib: int,
         seconds: float,
@@ -41,14 +44,18 @@ class FlightRecorder:
         if self._ring is None:
             return
         place = HEADER.size + self._next % STEPS * STEP.size
-        lengths = (min(one, _MOST) for one in (running, waiting, verified, drafted))
         STEP.pack_into(
             self._ring,
             place,
             time.time(),
             self._next,
-            *lengths,
-            min(tokens, 0xFFFFFFFF),
+            min(running, _MOST),
+            min(waiting, _MOST),
+            max(0, min(prompt_tokens, _MOST_TOKENS)),
+            min(verified, _MOST_TOKENS),
+            min(drafted, _MOST),
+            min(copied, _MOST),
+            min(tokens, _MOST_TOKENS),
             memory_mib,
             seconds,
             cache,

@@ -11,7 +11,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import accumulate, repeat
 from math import isfinite
 from typing import Any
 
@@ -28,10 +28,11 @@ _SLOTS = 64
 # Of requests without an entry.
 _STRANGERS = 0
 _COPY_NAMES = ("copies", "copied", "copied_accepted")
-_NAMES = ("tokens", "steps", "sequences", "drafts", "drafted", "expected", *_COPY_NAMES)
+_COUNTED = ("tokens", "steps", "sequences", "drafts", "drafted")
+_SAID = ("proposals", "expected", "first_expected")
+_NAMES = (*_COUNTED, *_COPY_NAMES, *_SAID)
 # After these there is a row per number of accepted tokens, and one for steps without a draft.
 _ACCEPTED = len(_NAMES)
-_EXPECTED = _NAMES.index("expected")
 Slots = NDArray[np.intp]
 Column = NDArray[np.float64]
 
@@ -94,6 +95,7 @@ class RequestLedger:
         self._requests, self._aborted = Counter[Kind](), Counter[Kind]()
         self._batch: list[str] = []
         self._batch_slots = np.empty(0, np.intp)
+        self._says = False
         self._lock = threading.Lock()
 
     @property
@@ -131,12 +133,15 @@ class RequestLedger:
         now: float,
         *,
         expected: Sequence[float] = (),
+        first: Sequence[float] = (),
     ) -> None:
         """Count a step of all its requests, each of which is there once.
 
         Of each: the tokens given out (0 for a part of a prompt), the draft tokens verified without
-        those that a grammar forbade, how many were accepted, whether the draft was a copy, and how
-        many tokens of the drafter's draft were expected to be accepted.
+        those that a grammar forbade, how many were accepted, and whether the draft was a copy.
+        Where the drafter gives probabilities: `expected` is how many of the verified tokens it
+        expects to be accepted by its own word, and `first` the calibrated chance of the first token
+        that it drafted, verified or not, 0 if it drafted none.
         """
         count = len(requests)
         given, verified, right = map(_read_counts, (tokens, drafted, accepted))
@@ -147,11 +152,11 @@ class RequestLedger:
                 copies = drew & _read_counts(copied).astype(bool)
                 self._add_rows(_COPY_NAMES, slots, (copies, verified * copies, right * copies))
                 drew &= ~copies
-            own = (given, gives, gives * count, drew, verified * drew)
-            self._add_rows(_NAMES, slots, own)
-            if len(expected):
-                surviving = np.frombuffer(array("d", expected)) * drew
-                table[_EXPECTED][slots] += surviving
+            self._add_rows(_COUNTED, slots, (given, gives, gives * count, drew, verified * drew))
+            if len(first):
+                said, chance = (np.frombuffer(array("d", one)) for one in (expected, first))
+                self._add_rows(_SAID, slots, (chance > 0, said * drew, chance * ~drew))
+                self._says = True
             reached = np.where(drew, np.minimum(right, self._longest), self._longest + 1)
             table[_ACCEPTED + reached, slots] += 1
             begun = slots[gives]
@@ -167,6 +172,8 @@ class RequestLedger:
             self._requests[kind] += 1
             self._aborted[kind] += ended == "aborted"
         steps, sequences = counts["steps"], counts.pop("sequences")
+        if not self._says:
+            counts = {name: value for name, value in counts.items() if name not in _SAID}
         line = {
             "schema_version": 1,
             "at": round(time.time(), 3),
@@ -242,8 +249,9 @@ def _read_counts(counts: Sequence[int]) -> NDArray[Any]:
 
 def _describe(counts: Column) -> dict[str, Any]:
     """Return a slot's counts by name; `accepted` is how many drafts had each position accepted."""
-    named: dict[str, Any] = {name: int(counts[row]) for row, name in enumerate(_NAMES)}
-    by_number = counts[_ACCEPTED + 1 : -1]
-    accepted = by_number[::-1].cumsum()[::-1].astype(int).tolist()
-    expected = round(float(counts[_EXPECTED]), 3)
-    return named | {"accepted": accepted, "expected": expected}
+    values = counts.round(3).tolist()
+    named = dict(zip(_NAMES, values, strict=False))
+    whole = {name: int(named[name]) for name in _NAMES if not name.endswith("expected")}
+    by_number = values[_ACCEPTED + 1 : -1]
+    accepted = [int(count) for count in accumulate(reversed(by_number))][::-1]
+    return named | whole | {"accepted": accepted}

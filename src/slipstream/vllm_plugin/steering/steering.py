@@ -5,14 +5,18 @@ no step waits for it. The ledger and the recorder's file lie beside the gate's s
 """
 
 import asyncio
+import json
+import logging
 import os
 import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import compress
 from pathlib import Path
 
+from slipstream.atomic_files import write_atomically
 from slipstream.records import Record
 from slipstream.serving.messages import SOCKET
 from slipstream.steering.state import KINDS, LengthEstimate, SteeringOrder, SteeringState
@@ -28,10 +32,16 @@ LEDGER = "ledger.jsonl"
 LEDGER_BYTES = 32 << 20
 LEDGERS_KEPT = 1
 FLIGHT = "flight.bin"
+LEARNT = "learnt.json"
+LEARNT_BYTES = 256 << 10
+KEEP_EVERY_REPORTS = 60
 REPORT_EVERY_SECONDS = 1.0
 SPEED_SECONDS = 10
 STEP_SHARE = 0.1
+LEAST_KEPT_STEPS = 100
 NO_DRAFT = (0, 0)
+
+log = logging.getLogger("vllm.slipstream")
 
 
 class Steering:
@@ -58,8 +68,10 @@ class Steering:
         )
         self.ledger = RequestLedger(longest, self._log.add)
         self._flight = FlightRecorder(_name_own(folder / FLIGHT, rank))
+        self._learnt = _name_own(folder / LEARNT, rank)
+        self._recall()
         self._drafter: int | None = None
-        self._running = self._waiting = self._steps = self._memory_mib = 0
+        self._running = self._waiting = self._steps = self._memory_mib = self._reports = 0
         self._cache = self._step_seconds = 0.0
         self._speeds: deque[tuple[float, int]] = deque(maxlen=SPEED_SECONDS + 1)
         self._link = SupervisorLink(
@@ -138,14 +150,14 @@ class Steering:
             ),
             tokens=sum(tokens),
             seconds=seconds,
-            copies=sum(copied),
+            copies=sum(map(bool, compress(drafted, copied))),
             copied=sum(compress(drafted, copied)),
             copied_accepted=sum(compress(accepted, copied)),
         )
         self.control.observe(step)
-        self._record(step, width, waiting, cache)
+        self._record(step, waiting, cache)
 
-    def _record(self, step: Step, width: int, waiting: int, cache: float) -> None:
+    def _record(self, step: Step, waiting: int, cache: float) -> None:
         self._steps += 1
         self._running, self._waiting, self._cache = int(step.work.rows or 0), waiting, cache
         self._step_seconds += (step.seconds - self._step_seconds) * (
@@ -154,8 +166,10 @@ class Steering:
         self._flight.add(
             running=self._running,
             waiting=waiting,
+            prompt_tokens=int(step.work.prompt),
             verified=int(step.work.verified),
-            drafted=width,
+            drafted=int(step.work.width),
+            copied=step.copied,
             tokens=step.tokens,
             memory_mib=self._memory_mib,
             seconds=step.seconds,
@@ -168,6 +182,7 @@ class Steering:
     def close(self) -> None:
         self._over.set()
         self._thread.join(REPORT_EVERY_SECONDS)
+        self._keep()
         self._log.close()
 
     def describe(self) -> SteeringState:
@@ -175,7 +190,7 @@ class Steering:
         self._speeds.append((now, tokens))
         began, before = self._speeds[0]
         estimates = self.control.estimate(max(1, self._running))
-        best = max(estimates, key=lambda one: one.tokens_per_second)
+        best = max(estimates, key=lambda one: (one.known, one.tokens_per_second))
         return SteeringState(
             rank=self._rank,
             pid=os.getpid(),
@@ -186,6 +201,8 @@ class Steering:
             least=self.control.least,
             most=self.control.most,
             plain_pays=self.steers and best.length == 0,
+            price=round(self.control.price, 4),
+            tried_share=round(self.control.lost / max(self.control.seconds, 1e-9), 5),
             running=self._running,
             waiting=self._waiting,
             kv_usage=round(self._cache, 4),
@@ -201,12 +218,32 @@ class Steering:
                     step_seconds=round(one.step_seconds, 6),
                     tokens_per_step=round(one.tokens_per_step, 3),
                     tokens_per_second=round(one.tokens_per_second, 2),
-                    steps=self._steps,
+                    steps=self.control.used[one.length],
                 )
                 for one in estimates
                 if one.known
             ),
         )
+
+    def _recall(self) -> None:
+        """Begin with what an engine of the same plan has learnt; what is not sound is left."""
+        try:
+            with self._learnt.open("rb") as file:
+                content = file.read(LEARNT_BYTES + 1)
+        except OSError:
+            return
+        try:
+            found = json.loads(content) if len(content) <= LEARNT_BYTES else None
+            self.control.load(found)
+        except (ValueError, TypeError, KeyError, RecursionError) as fault:
+            log.warning("slipstream steering: %s is left out: %s", LEARNT, fault)
+
+    def _keep(self) -> None:
+        """Keep what was learnt for the next engine; on a full disk it is lost."""
+        if self.control.costs.steps >= LEAST_KEPT_STEPS:
+            with suppress(OSError):
+                document = json.dumps(self.control.dump()).encode()
+                write_atomically(self._learnt, document, mode=0o600)
 
     async def _report(self) -> None:
         """Report once a second; whatever fails is logged, and tried again a second later."""
@@ -215,6 +252,9 @@ class Steering:
             try:
                 self._memory_mib = _read_memory_mib()
                 self._link.send(self.describe())
+                self._reports += 1
+                if self._reports % KEEP_EVERY_REPORTS == 0:
+                    self._keep()
             except Exception as fault:  # noqa: BLE001 without this thread nobody would be told
                 self._link.report(f"the state was not reported: {type(fault).__name__}: {fault}")
             await asyncio.sleep(REPORT_EVERY_SECONDS)

@@ -1,24 +1,26 @@
 """The seconds of a step, as one line over all batches, learnt from every step.
 
 A step reads prompts, verifies tokens and drafts the next ones, in any mixture, and all of them
-teach the same line. `pace` follows what slows every step alike, such as a longer context or a
-busy machine.
+teach the same line. It follows the latest few hundred steps, so a longer context or a busy machine
+is in it; a stall counts as no more than a slow step.
 """
 
 from typing import Any, NamedTuple
 
 import numpy as np
 
-# A stall of the machine says nothing about a step.
-MOST_OVER = 1.6
 FORGETTING = 0.998
-# The usual error of a step's time, relative to it.
-NOISE = 0.04
-PACE_SHARE = 0.05
-# Before so many steps the line moves too much for a pace beside it.
-PACED_STEPS = 30
-_FEATURES = 5
-_UNKNOWN = 1e6
+# The usual error of a step's time, relative to it, and how many of them one step may count.
+NOISE = 0.08
+MOST_ERRORS = 3.0
+# A drafter's fixed part and rows as shares of the target's: what is assumed before one is seen.
+ASSUMED_AFTER = 6
+ASSUMED, ASSUMED_WITHIN = (0.2, 0.3), (0.2, 0.3)
+_FEATURES = 4
+# A token of a prompt as a share of one that is sampled, for which logits are computed.
+PROMPT_TOKEN = 0.8
+# Seconds that each of them may take, before anything is known.
+_UNKNOWN = (np.array((1.0, 0.05, 1.0, 0.05)) / NOISE) ** 2
 
 
 class Work(NamedTuple):
@@ -37,39 +39,51 @@ class StepCosts:
 
     def __init__(self) -> None:
         self.steps = 0
-        self.pace = 1.0
+        self._drafted = False
         self.weights = np.zeros(_FEATURES)
-        self.covariance = np.eye(_FEATURES) * _UNKNOWN
+        self.covariance = np.diag(_UNKNOWN)
 
     def observe(self, work: Work, seconds: float) -> None:
         """Learn from one step."""
-        row = _describe(work)
-        expected = float(row @ self.weights)
-        if self.steps >= PACED_STEPS and expected > 0:
-            seconds = min(seconds, MOST_OVER * self.pace * expected)
-            self.pace *= 1 + PACE_SHARE * (seconds / (self.pace * expected) - 1)
+        row = _describe(work) / seconds
         self.steps += 1
-        usual = seconds / self.pace
-        row /= usual
         gain = self.covariance @ row
         scale = FORGETTING + float(row @ gain)
-        self.weights += gain * ((1 - float(row @ self.weights)) / scale)
+        most = MOST_ERRORS * NOISE * scale**0.5
+        error = min(max(1 - float(row @ self.weights), -most), most)
+        self.weights += gain * (error / scale)
         self.covariance = (self.covariance - np.outer(gain, gain) / scale) / FORGETTING
-        np.minimum(self.covariance, _UNKNOWN, out=self.covariance)
+        self._bound()
+        self._drafted |= work.width > 0
+        if self.steps == ASSUMED_AFTER and not self._drafted:
+            self._assume()
+
+    def _bound(self) -> None:
+        """Keep the covariance of what was long not seen within what is assumed of the unknown."""
+        scale = np.sqrt(np.minimum(1.0, _UNKNOWN / self.covariance.diagonal()))
+        self.covariance *= np.outer(scale, scale)
+
+    def _assume(self) -> None:
+        """Assume what drafting costs, so that one slow step cannot make it look too dear."""
+        fixed, token = self.weights[:2]
+        base = np.array((max(fixed, 0) + max(token, 0), max(token, fixed / 32)))
+        self.weights[2:] = base * ASSUMED
+        self.covariance[2:, :] = self.covariance[:, 2:] = 0
+        self.covariance[2:, 2:] = np.diag((base * ASSUMED_WITHIN / NOISE) ** 2)
 
     def expect(self, work: Work) -> float:
         """Return the seconds that such a step takes now; nothing that it does takes less than 0."""
-        return max(1e-6, self.pace * float(_describe(work) @ np.maximum(self.weights, 0)))
+        return max(1e-6, float(_describe(work) @ self.weights))
 
     def doubt(self, work: Work) -> float:
         """Return the standard error of what is expected, in seconds."""
         row = _describe(work)
-        return self.pace * NOISE * float(np.sqrt(max(0.0, row @ self.covariance @ row)))
+        return NOISE * float(np.sqrt(max(0.0, row @ self.covariance @ row)))
 
     @property
     def per_token(self) -> float:
         """Seconds that one more verified token takes."""
-        return self.pace * max(0.0, float(self.weights[2]))
+        return max(0.0, float(self.weights[1]))
 
     def dump(self) -> dict[str, Any]:
         return {"weights": self.weights.tolist(), "covariance": self.covariance.tolist()}
@@ -85,12 +99,18 @@ class StepCosts:
         if np.linalg.eigvalsh(covariance).min() < 0 or weights[0] <= 0:
             raise ValueError("not a covariance")
         # What the machine was like then is a beginning, not a fact.
-        self.weights, self.covariance = weights, np.minimum(covariance * 4, _UNKNOWN)
+        self.weights, self.covariance = weights, covariance * 4
+        self._bound()
+        self._drafted = True
 
 
 def _describe(work: Work) -> np.ndarray:
-    """A fixed part, prompt tokens, verified tokens, and of drafting a fixed part and the rows."""
+    """A fixed part, tokens, and of drafting a fixed part and the rows.
+
+    With one batch all the time its tokens cannot be told from the fixed part. Those of prompts can,
+    so they count as the same.
+    """
     rows = work.sequences if work.rows is None else work.rows
+    tokens = work.sequences + work.verified + PROMPT_TOKEN * work.prompt
     drafts = float(work.width > 0)
-    drafted = rows * (work.width + 1) * drafts
-    return np.array((1.0, work.prompt, work.sequences + work.verified, drafts, drafted))
+    return np.array((1.0, tokens, drafts, rows * (work.width + 1) * drafts))

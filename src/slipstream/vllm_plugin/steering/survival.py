@@ -30,7 +30,7 @@ class Survival:
     """Calibrates the drafter's probabilities, and remembers what the latest drafts were worth."""
 
     def __init__(self, longest: int) -> None:
-        self.longest = longest
+        longest = self.longest = max(1, longest)
         shape = (len(KINDS), longest, len(_SEEN) + 1)
         self._hits, self._trials = np.zeros(shape), np.zeros(shape)
         self._prior = np.array((*_SEEN, UNSAID_RATE))

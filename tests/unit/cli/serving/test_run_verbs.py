@@ -253,8 +253,10 @@ def test_doctor_tells_what_the_core_did_last(root: Path, capsys: Capture) -> Non
     FlightRecorder(folder.flight).add(
         running=3,
         waiting=1,
-        verified=5,
+        prompt_tokens=512,
+        verified=43,
         drafted=4,
+        copied=31,
         tokens=9,
         memory_mib=1970,
         seconds=0.061,
@@ -264,6 +266,7 @@ def test_doctor_tells_what_the_core_did_last(root: Path, capsys: Capture) -> Non
     shown = capsys.readouterr().out
     assert "3 running, 1 waiting" in shown
     assert "draft length  4" in shown
+    assert all(part in shown for part in ("512 prompt", "43 draft", "31 of them copied"))
     assert "1,970 MiB" in shown
 
 

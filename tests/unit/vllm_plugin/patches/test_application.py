@@ -140,6 +140,33 @@ def test_another_version_is_left_alone(
     assert said() == [f"slipstream patch more: {told}"]
 
 
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_patch_may_know_the_sources_of_several_versions(
+    place: int, load: Load, said: Said
+) -> None:
+    known = ["0" * 64, "1" * 64]
+    known[place] = sha256(METHOD.encode()).hexdigest()
+    name("more", patch=replace(PATCH, source_sha256=tuple(known)))
+    assert load().Engine().count() == 2
+    assert said() == ["slipstream patch more: applied"]
+
+
+def test_none_of_several_known_sources_is_left_alone(load: Load) -> None:
+    name("more", patch=replace(PATCH, source_sha256=("0" * 64, "1" * 64)))
+    assert load().Engine().count() == 1
+
+
+@pytest.mark.parametrize(("value", "is_applied"), [(None, False), ("", False), ("31", True)])
+def test_a_patch_with_a_variable_is_for_those_who_set_it(
+    value: str | None, is_applied: bool, load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COUNT_MORE", raising=False)
+    if value is not None:
+        monkeypatch.setenv("COUNT_MORE", value)
+    name("more", patch=replace(PATCH, variable="COUNT_MORE"))
+    assert load().Engine().count() == 1 + is_applied
+
+
 def test_a_name_that_nobody_knows_is_told_and_the_others_are_applied(
     load: Load, said: Said
 ) -> None:

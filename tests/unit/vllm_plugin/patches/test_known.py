@@ -18,7 +18,8 @@ DOCUMENT = (REPOSITORY / "docs/patches.md").read_text()
 def test_the_plan_and_the_plugin_speak_of_the_same_patches() -> None:
     assert set(PATCHES) == {
         *(rules.CPU_SAMPLING, rules.CPU_TOP_K, rules.DFLASH_NO_DRAFTS),
-        *(rules.DFLASH_SURVIVAL, rules.DRAFTER_POSITIONS, rules.TURBOQUANT_GRAPHS),
+        *(rules.DFLASH_SURVIVAL, rules.DFLASH_V2_COPY),
+        *(rules.DRAFTER_POSITIONS, rules.TURBOQUANT_GRAPHS),
     }
     assert rules.VARIABLE == VARIABLE
     assert VARIABLE in DOCUMENT
@@ -33,7 +34,7 @@ def test_vllm_finds_the_plugin() -> None:
 def test_a_patch_has_its_proof_and_its_place_in_the_document(patch: Patch) -> None:
     file, _, test = patch.proof.partition("::")
     assert f"def {test}(" in (REPOSITORY / file).read_text()
-    assert re.fullmatch("[0-9a-f]{64}", patch.source_sha256)
+    assert all(re.fullmatch("[0-9a-f]{64}", known) for known in patch.known_sources)
     assert f"## {patch.name}\n" in DOCUMENT
     section = DOCUMENT.partition(f"## {patch.name}\n")[2].partition("\n## ")[0]
     assert patch.upstream in section

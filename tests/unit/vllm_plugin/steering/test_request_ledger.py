@@ -60,6 +60,7 @@ def test_a_request_is_counted_from_its_first_step_to_its_line() -> None:
     )
     assert (line["prompt_tokens"], line["cached_tokens"], line["tokens"]) == (20, 16, 5)
     assert (line["batch"], line["draft_length"]) == (2.67, 1.67)
+    assert "expected" not in line
     drafts = Drafts(drafts=2, drafted=5, accepted=(1, 1, 0)).model_dump()
     expected = KindCounts(requests=1, aborted=0, tokens=5, steps=3, **drafts)
     assert ledger.describe_kinds() == {"code": expected}
@@ -72,8 +73,10 @@ def test_copies_are_counted_apart_from_the_drafters_drafts() -> None:
     ledger.begin("r", {"slipstream": "one team code chat"}, 0.0)
     ledger.begin("s", {"slipstream": "two team code chat"}, 0.0)
     both, now = ["r", "s"], time.monotonic() + 1
-    ledger.see_step(both, [32, 3], [31, 3], [31, 2], [True, False], now, expected=[9.0, 1.25])
-    ledger.see_step(both, [2, 1], [3, 0], [1, 0], [False, True], now, expected=[1.5, 9.0])
+    said = {"expected": [9.0, 1.25], "first": [0.9, 0.5]}
+    ledger.see_step(both, [32, 3], [31, 3], [31, 2], [True, False], now, **said)
+    said = {"expected": [1.5, 9.0], "first": [0.8, 0.0]}
+    ledger.see_step(both, [2, 1], [3, 0], [1, 0], [False, True], now, **said)
     counts = ledger.describe_kinds()["code"]
     assert (counts.drafts, counts.drafted, counts.accepted) == (2, 6, (2, 1, 0))
     assert (counts.copies, counts.copied, counts.copied_accepted) == (1, 31, 31)
@@ -86,6 +89,7 @@ def test_copies_are_counted_apart_from_the_drafters_drafts() -> None:
         1.5,
     )
     assert (line["copies"], line["copied"], line["copied_accepted"]) == (1, 31, 31)
+    assert (line["proposals"], line["first_expected"]) == (2, 0.9)
     assert LedgerLine.model_validate_json(json.dumps(line)).copied == 31
 
 
