@@ -12,7 +12,12 @@ import pytest
 
 from slipstream.measuring.client.endpoint import Endpoint
 from slipstream.measuring.client.engine_metrics import read_engine_counts
-from slipstream.planning.settings.patches import CPU_SAMPLING, CPU_TOP_K, DFLASH_NO_DRAFTS
+from slipstream.planning.settings.patches import (
+    CPU_SAMPLING,
+    CPU_TOP_K,
+    DFLASH_NO_DRAFTS,
+    DFLASH_SURVIVAL,
+)
 from slipstream.planning.settings.patches import VARIABLE as PATCHES
 from slipstream.proving_ground import SHIPPED_DRAFTER
 from slipstream.serving.live_view import LiveView
@@ -29,10 +34,12 @@ RECORDED_RATE = "fleet_group:vllm_inter_token_latency_seconds:p95_5m"
 STORY = "Tell me a short story about a lighthouse."
 
 
-def test_a_step_without_drafts_leaves_the_drafters_pass_out(
-    target: Path, prompts: list[list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(PATCHES, f"{CPU_SAMPLING},{CPU_TOP_K},{DFLASH_NO_DRAFTS}")
+@pytest.fixture(scope="module")
+def patched(
+    target: Path, prompts: list[list[int]], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
+    """Return what an engine with the drafter's patches does, and without each."""
+    names = (CPU_SAMPLING, CPU_TOP_K, DFLASH_NO_DRAFTS, DFLASH_SURVIVAL)
     engine = {
         "model": str(target),
         "dtype": "float32",
@@ -48,13 +55,28 @@ def test_a_step_without_drafts_leaves_the_drafters_pass_out(
             "num_speculative_tokens_per_batch_size": [[1, 1, 0], [2, 2, 7]],
         },
     }
-    found = run_engine_script("no_drafts.py", {"engine": engine, "prompts": prompts}, tmp_path)
-    assert found["patched"]
-    assert found["alone"]["passes"] == 0
-    assert found["together"]["passes"] > 0
-    assert found["alone_unpatched"]["passes"] > 0
-    texts = [found[name]["texts"][0] for name in ("alone", "together", "alone_unpatched")]
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv(PATCHES, ",".join(names))
+        job = {"engine": engine, "prompts": prompts}
+        return run_engine_script("no_drafts.py", job, tmp_path_factory.mktemp("patched"))
+
+
+def test_a_step_without_drafts_leaves_the_drafters_pass_out(patched: dict[str, Any]) -> None:
+    assert patched["patched"]
+    assert patched["alone"]["passes"] == 0
+    assert patched["together"]["passes"] > 0
+    assert patched["alone_unpatched"]["passes"] > 0
+    texts = [patched[name]["texts"][0] for name in ("alone", "together", "alone_unpatched")]
     assert texts[0] == texts[1] == texts[2]
+
+
+def test_a_draft_comes_with_its_chances_only_with_the_patch(patched: dict[str, Any]) -> None:
+    drafts = [rows for rows in patched["chances"] if rows is not None and len(rows) == 2]
+    assert drafts
+    for row in (row for rows in drafts for row in rows):
+        assert len(row) == 7
+        assert all(0 < chance <= 1 for chance in row)
+    assert not any(patched["chances_unpatched"])
 
 
 @pytest.fixture(scope="module")
@@ -122,13 +144,11 @@ def test_the_ledger_of_every_api_is_the_engines_own_count(service: Service) -> N
     ]
     kinds = read_state(service)["kinds"].values()
     counted = read_engine_counts(Endpoint(service.url))
-    assert sum(kind["drafts"] for kind in kinds) == counted.drafts
-    assert sum(kind["drafted"] for kind in kinds) == counted.drafted
-    by_position = [
-        sum(column) for column in zip(*(kind["accepted"] for kind in kinds), strict=True)
-    ]
-    assert tuple(by_position) == counted.accepted_by_position
-    for name in ("drafts", "drafted"):
+    assert sum(kind["drafts"] + kind["copies"] for kind in kinds) == counted.drafts
+    assert sum(kind["drafted"] + kind["copied"] for kind in kinds) == counted.drafted
+    own = sum(sum(kind["accepted"]) for kind in kinds)
+    assert own + sum(kind["copied_accepted"] for kind in kinds) == counted.accepted
+    for name in ("drafts", "drafted", "copies", "copied", "copied_accepted"):
         listed = sum(line[name] for line in read_ledger(service))
         assert listed == sum(kind[name] for kind in kinds)
 

@@ -1,4 +1,4 @@
-"""How often the drafter runs in steps that want no draft, with the patch and without it."""
+"""What the drafter's patches change: passes without drafts, and the chances of drafted tokens."""
 
 import json
 import sys
@@ -8,6 +8,7 @@ from typing import Any
 from vllm import LLM, SamplingParams
 from vllm.model_executor.models.qwen3_dflash import DFlashQwen3ForCausalLM
 from vllm.v1.spec_decode.dflash import DFlashProposer
+from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 
 def count_passes(engine: Any, prompts: list[list[int]], tokens: int) -> dict[str, Any]:
@@ -29,6 +30,23 @@ def count_passes(engine: Any, prompts: list[list[int]], tokens: int) -> dict[str
     return {"passes": passes, "texts": [list(answer.outputs[0].token_ids) for answer in answers]}
 
 
+def list_chances(engine: Any, prompts: list[list[int]]) -> list[Any]:
+    """Answer both prompts; return what comes with the drafts of each step."""
+    found, take = [], GPUModelRunner.take_draft_token_ids
+
+    def watched(self: Any) -> Any:
+        drafts = take(self)
+        found.append(getattr(drafts, "chances", None))
+        return drafts
+
+    GPUModelRunner.take_draft_token_ids = watched
+    try:
+        count_passes(engine, prompts, 8)
+    finally:
+        GPUModelRunner.take_draft_token_ids = take
+    return found
+
+
 def main() -> None:
     """A sequence alone gets no drafts, two get some; then the same without the patch."""
     job = json.load(sys.stdin)
@@ -39,8 +57,11 @@ def main() -> None:
         "alone": count_passes(engine, [first], 8),
         "together": count_passes(engine, [first, second], 8),
     }
+    outcome["chances"] = list_chances(engine, [first, second])
     del DFlashProposer.propose
     outcome["alone_unpatched"] = count_passes(engine, [first], 8)
+    del DFlashProposer._greedy_sample
+    outcome["chances_unpatched"] = list_chances(engine, [first, second])
     Path(job["outcome"]).write_text(json.dumps(outcome))
 
 
