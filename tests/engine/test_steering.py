@@ -153,6 +153,22 @@ def test_the_ledger_of_every_api_is_the_engines_own_count(service: Service) -> N
         assert listed == sum(kind[name] for kind in kinds)
 
 
+def test_a_request_turns_its_own_drafts_off_and_keeps_its_text(service: Service) -> None:
+    asked = {"messages": [{"role": "user", "content": CODE}], "max_tokens": 40, "temperature": 0}
+    url, off = f"{service.url}/v1/chat/completions", {"X-Slipstream-Drafts": "off"}
+    answer = httpx.post(url, json=asked, headers=off, timeout=300)
+    assert answer.json()["choices"][0]["message"]["content"] == chat(service, CODE)
+
+    def find_line() -> list[dict[str, Any]]:
+        name = answer.headers["x-request-id"]
+        return [line for line in read_ledger(service) if line["id"] == name]
+
+    service.wait_for(lambda: bool(find_line()), 60)
+    (plain,) = find_line()
+    assert plain["tokens"] == plain["steps"] > 0
+    assert (plain["drafts"], plain["copies"]) == (0, 0)
+
+
 def test_an_order_bounds_the_drafts_and_changes_no_text(service: Service) -> None:
     before = chat(service, CODE)
     _, run = service.newest
