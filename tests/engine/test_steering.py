@@ -58,7 +58,9 @@ def patched(
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv(PATCHES, ",".join(names))
         job = {"engine": engine, "prompts": prompts}
-        return run_engine_script("no_drafts.py", job, tmp_path_factory.mktemp("patched"))
+        folder = tmp_path_factory.mktemp("patched")
+        found: dict[str, Any] = run_engine_script("no_drafts.py", job, folder)
+        return found
 
 
 def test_a_step_without_drafts_leaves_the_drafters_pass_out(patched: dict[str, Any]) -> None:

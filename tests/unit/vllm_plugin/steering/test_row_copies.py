@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slipstream.vllm_plugin.steering import row_copies
-from slipstream.vllm_plugin.steering.copying import MOST_COMPARED, MOST_MATCHED, CopyIndex
+from slipstream.vllm_plugin.steering.copying import (
+    MOST_COMPARED,
+    MOST_MATCHED,
+    PRIOR_TOKENS,
+    CopyIndex,
+    CopyRates,
+)
 from slipstream.vllm_plugin.steering.row_copies import (
     Copies,
     RowRates,
@@ -157,20 +163,24 @@ def test_a_copied_token_is_a_point_mass_and_other_rows_keep_their_logits(
 def test_rates_follow_what_was_accepted() -> None:
     rates = RowRates(torch.device("cpu"))
     before = rates.predict(torch.tensor([4]), 3)[0]
-    assert before.tolist() == pytest.approx([0.65, 0.65, 0.8])
+    first, second, third = (CopyRates().rate(place, agrees=None) for place in (4, 5, 6))
+    assert before.tolist() == pytest.approx([first, second, third])
     matched, copied = torch.tensor([4, 4]), torch.tensor([True, False])
     for _ in range(100):  # Of three copied tokens the first is right; the other row is no copy.
         rates.learn(matched, copied, torch.tensor([1, 0]), torch.tensor([2, 3]), 3)
     after = rates.predict(torch.tensor([4]), 3)[0].tolist()
-    assert after == pytest.approx([(0.65 * 16 + 100) / 116, 0.65 * 16 / 116, 0.8])
+    count = PRIOR_TOKENS + 100
+    right, wrong = (first * PRIOR_TOKENS + 100) / count, second * PRIOR_TOKENS / count
+    assert after == pytest.approx([right, wrong, third])
 
 
 def test_a_copy_that_ended_or_was_cut_teaches_nothing_of_what_was_not_verified() -> None:
     rates = RowRates(torch.device("cpu"))
     rates.learn(torch.tensor([30]), torch.tensor([True]), torch.tensor([2]), torch.tensor([0]), 7)
-    learnt = (0.93 * 16 + 1) / 17
+    before = CopyRates().rate(30, agrees=None)
+    learnt = (before * PRIOR_TOKENS + 1) / (PRIOR_TOKENS + 1)
     after = rates.predict(torch.tensor([30]), 4)[0].tolist()
-    assert after == pytest.approx([learnt, learnt, 0.93, 0.93])
+    assert after == pytest.approx([learnt, learnt, before, before])
 
 
 def test_nothing_reads_a_tensor_on_the_host_or_has_a_shape_that_depends_on_one() -> None:
