@@ -177,10 +177,10 @@ def test_rates_follow_what_was_accepted() -> None:
 def test_a_copy_that_ended_or_was_cut_teaches_nothing_of_what_was_not_verified() -> None:
     rates = RowRates(torch.device("cpu"))
     rates.learn(torch.tensor([30]), torch.tensor([True]), torch.tensor([2]), torch.tensor([0]), 7)
-    before = CopyRates().rate(30, agrees=None)
+    before, unseen = (CopyRates().rate(place, agrees=None) for place in (30, 32))
     learnt = (before * PRIOR_TOKENS + 1) / (PRIOR_TOKENS + 1)
     after = rates.predict(torch.tensor([30]), 4)[0].tolist()
-    assert after == pytest.approx([learnt, learnt, before, before])
+    assert after == pytest.approx([learnt, learnt, unseen, unseen])
 
 
 def test_nothing_reads_a_tensor_on_the_host_or_has_a_shape_that_depends_on_one() -> None:
