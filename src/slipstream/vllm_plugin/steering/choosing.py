@@ -64,10 +64,13 @@ class DraftChooser:
         self._said = False
 
     def begin(self, request: str, kind: int, *, plain: bool) -> None:
+        self.end(request)
         self.requests[request] = Drafting(kind, plain)
+        self._survival.open[kind] += 1
 
     def end(self, request: str) -> None:
-        self.requests.pop(request, None)
+        if (state := self.requests.pop(request, None)) is not None:
+            self._survival.open[state.kind] -= 1
 
     def choose(
         self,
@@ -159,11 +162,11 @@ class DraftChooser:
             return  # Not a draft: vLLM fills in zeros where the drafter cannot go on.
         shape = (len(rows), len(rows[0]))
         said = np.full(shape, np.nan) if chances is None else np.array(chances)
-        survival, bins = self._survival.calibrate(
-            [state.kind for state in states], [state.factor for state in states], said
-        )
+        kinds = [state.kind for state in states]
+        factors = [state.factor for state in states]
+        survival, bins = self._survival.calibrate(kinds, factors, said)
         if chances is not None:
-            self._survival.remember(survival)
+            self._survival.remember(kinds, survival)
         for state, one, these in zip(states, survival.tolist(), bins.tolist(), strict=True):
             state.survival, state.bins = one, these
         if chances is not None:

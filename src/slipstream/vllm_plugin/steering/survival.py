@@ -23,7 +23,7 @@ UNSAID, UNSAID_RATE = len(_SEEN), 0.6
 WEIGHT = 12.0
 # Verified tokens after which an earlier one counts half.
 HALF_LIFE = 4000.0
-ROWS = 256
+ROWS = 128
 
 
 class Survival:
@@ -36,9 +36,11 @@ class Survival:
         self._prior = np.array((*_SEEN, UNSAID_RATE))
         self._rates = np.broadcast_to(self._prior, shape).copy()
         self._means = np.full(longest, UNSAID_RATE)
-        self._unsaid = self._means.cumprod()[None]
-        self._rows = np.zeros((ROWS, longest))
-        self.seen = self._fresh = 0
+        self._rows = np.zeros((len(KINDS), ROWS, longest))
+        self._seen = np.zeros(len(KINDS), int)
+        # Open requests by kind.
+        self.open = np.zeros(len(KINDS), int)
+        self._fresh = 0
 
     def calibrate(
         self, kinds: Sequence[int], factors: Sequence[float], chances: np.ndarray
@@ -50,13 +52,12 @@ class Survival:
         rates = self._rates[np.asarray(kinds)[:, None], np.arange(width), bins]
         return np.minimum(rates * np.asarray(factors)[:, None], 0.999).cumprod(1), bins
 
-    def remember(self, survival: np.ndarray) -> None:
+    def remember(self, kinds: Sequence[int], survival: np.ndarray) -> None:
         """Keep what drafts are worth; a narrow one is continued as drafts on average do."""
-        count, width = survival.shape
-        tail = self._means[width:].cumprod()
-        rows = np.hstack((survival, survival[:, -1:] * tail))[-ROWS:]
-        self._rows[(self.seen + np.arange(len(rows))) % ROWS] = rows
-        self.seen += count
+        tail = self._means[survival.shape[1] :].cumprod()
+        for kind, row in zip(kinds, np.hstack((survival, survival[:, -1:] * tail)), strict=True):
+            self._rows[kind, self._seen[kind] % ROWS] = row
+            self._seen[kind] += 1
 
     def learn(
         self, kinds: np.ndarray, bins: np.ndarray, verified: np.ndarray, accepted: np.ndarray
@@ -80,20 +81,26 @@ class Survival:
         by_bin = (hits.sum(0) + WEIGHT * self._prior) / (trials.sum(0) + WEIGHT)
         by_position = (hits + WEIGHT * by_bin) / (trials + WEIGHT)
         self._rates = (self._hits + WEIGHT * by_position) / (self._trials + WEIGHT)
-        self._unsaid = by_position[:, UNSAID].cumprod()[None]
         self._means = (hits.sum(1) + WEIGHT * self._means) / (trials.sum(1) + WEIGHT)
 
-    def weigh(self, price: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return what each width verifies and gains per draft at a price, and its error."""
-        rows = self._rows[: min(self.seen, ROWS)] if self.seen else self._unsaid
+    def weigh(self, price: float) -> np.ndarray:
+        """Return what each width verifies and gains per draft at a price, and its error.
+
+        It is of the kinds that are open now: what others were worth says little of them.
+        """
+        open_now = self.open if self.open.any() else np.ones_like(self.open)
+        shares = open_now / open_now.sum()
+        found = sum(shares[kind] * self._weigh_kind(kind, price) for kind in np.flatnonzero(shares))
+        return np.hstack((np.zeros((3, 1)), found))
+
+    def _weigh_kind(self, kind: int, price: float) -> np.ndarray:
+        count = min(self._seen[kind], ROWS)
+        rows = self._rows[kind, :count] if count else self._rates[kind, :, UNSAID].cumprod()[None]
         kept = rows > price
         gains = (rows * kept).cumsum(1)
-        error = gains.std(0) / np.sqrt(len(rows))
-        if not self.seen:
-            error = gains[0] / np.sqrt(4 + self._trials[:, 0, UNSAID].sum())
-        verified = kept.mean(0).cumsum()
-        none = np.zeros(1)
-        return tuple(np.concatenate((none, one)) for one in (verified, gains.mean(0), error))
+        mean, tokens = gains.mean(0), self._trials[kind, 0, UNSAID]
+        error = gains.std(0) / np.sqrt(count) if count else mean / np.sqrt(4 + tokens)
+        return np.stack((kept.mean(0).cumsum(), mean, error))
 
     def list_calibration(self) -> list[tuple[str, int, float, float, float]]:
         """List kind, position, tokens verified, and the shares said and seen to be accepted."""
@@ -108,7 +115,9 @@ class Survival:
 
     def forget(self) -> None:
         """Forget everything: another drafter makes the drafts."""
+        open_now = self.open
         self.__init__(self.longest)  # type: ignore[misc]
+        self.open = open_now
 
     def dump(self) -> dict[str, Any]:
         return {"hits": self._hits.round(2).tolist(), "trials": self._trials.round(2).tolist()}
