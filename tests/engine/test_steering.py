@@ -58,7 +58,9 @@ def patched(
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv(PATCHES, ",".join(names))
         job = {"engine": engine, "prompts": prompts}
-        return run_engine_script("no_drafts.py", job, tmp_path_factory.mktemp("patched"))
+        folder = tmp_path_factory.mktemp("patched")
+        found: dict[str, Any] = run_engine_script("no_drafts.py", job, folder)
+        return found
 
 
 def test_a_step_without_drafts_leaves_the_drafters_pass_out(patched: dict[str, Any]) -> None:
@@ -151,6 +153,22 @@ def test_the_ledger_of_every_api_is_the_engines_own_count(service: Service) -> N
     for name in ("drafts", "drafted", "copies", "copied", "copied_accepted"):
         listed = sum(line[name] for line in read_ledger(service))
         assert listed == sum(kind[name] for kind in kinds)
+
+
+def test_a_request_turns_its_own_drafts_off_and_keeps_its_text(service: Service) -> None:
+    asked = {"messages": [{"role": "user", "content": CODE}], "max_tokens": 40, "temperature": 0}
+    url, off = f"{service.url}/v1/chat/completions", {"X-Slipstream-Drafts": "off"}
+    answer = httpx.post(url, json=asked, headers=off, timeout=300)
+    assert answer.json()["choices"][0]["message"]["content"] == chat(service, CODE)
+
+    def find_line() -> list[dict[str, Any]]:
+        name = answer.headers["x-request-id"]
+        return [line for line in read_ledger(service) if line["id"] == name]
+
+    service.wait_for(lambda: bool(find_line()), 60)
+    (plain,) = find_line()
+    assert plain["tokens"] == plain["steps"] > 0
+    assert (plain["drafts"], plain["copies"]) == (0, 0)
 
 
 def test_an_order_bounds_the_drafts_and_changes_no_text(service: Service) -> None:

@@ -229,7 +229,7 @@ def _list_kinds(view: LiveView, before: LiveView | None) -> tuple[dict[str, Kind
         return _count_all(view), False
     earlier = before.steering.kinds if before and before.steering else {}
     recent = {kind: state.kinds[kind].since(earlier.get(kind)) for kind in state.kinds}
-    drafting = {
+    drafting: dict[str, KindCounts] = {
         kind: recent[kind]
         for kind in KINDS
         if kind in recent and (recent[kind].drafts or recent[kind].copies)

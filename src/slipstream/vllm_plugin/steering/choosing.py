@@ -8,6 +8,7 @@ taken. Text is the target's in any case: it accepts only what it would have said
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,7 +24,11 @@ WHOLE = 0.5
 
 @dataclass(slots=True)
 class Drafting:
-    """What is known of an open request's drafts; `expected` tokens of the last one survive."""
+    """What is known of an open request's drafts.
+
+    Of the drafter's last row, copied over or not: `first` is the calibrated chance of its first
+    token, and of its first n tokens `said[n - 1]` are accepted by the drafter's own word.
+    """
 
     kind: int
     plain: bool = False
@@ -35,13 +40,23 @@ class Drafting:
     bins: Sequence[int] = ()
     survival: Sequence[float] = ()
     factor: float = 1.0
+    first: float = 0.0
+    said: Sequence[float] = ()
+
+
+class Generating(NamedTuple):
+    """A request between two steps: its tokens so far, and how many may be copied."""
+
+    name: str
+    tokens: list[int]
+    most_copied: int
 
 
 class DraftChooser:
     """Chooses every request's draft between two steps, and learns what became of it."""
 
-    def __init__(self, survival: Survival, most_copied: int) -> None:
-        self._survival, self._most_copied = survival, most_copied
+    def __init__(self, survival: Survival) -> None:
+        self._survival = survival
         self.rates = CopyRates()
         self.requests: dict[str, Drafting] = {}
         # Requests, if every one of them copies.
@@ -56,7 +71,7 @@ class DraftChooser:
 
     def choose(
         self,
-        requests: Sequence[tuple[str, list[int]]],
+        requests: Sequence[Generating],
         rows: Sequence[list[int]],
         chances: Sequence[list[float]] | None,
         *,
@@ -68,15 +83,15 @@ class DraftChooser:
 
         With `whole` the drafter's tokens are all verified, whatever their chances.
         """
-        states = [self.requests.get(name) or Drafting(0) for name, _ in requests]
+        states = [self.requests.get(name) or Drafting(0) for name, _, _ in requests]
         self._assess(states, rows, chances)
-        longest = self._most_copied if most is None else min(most, self._most_copied)
         chosen: list[list[int]] = []
-        for state, (_, tokens), row in zip(states, requests, rows, strict=True):
+        for state, (_, tokens, longest), row in zip(states, requests, rows, strict=True):
             if state.plain:
-                state.survival, state.is_copy = (), False
+                state.survival, state.is_copy, state.first = (), False, 0.0
                 chosen.append([])
                 continue
+            longest = longest if most is None else min(most, longest)
             copy = self._follow(state, tokens, longest) if longest else None
             chosen.append(self._pick(state, row, copy, price, whole=whole))
         sure = all(state.is_copy and state.survival[-1] > WHOLE for state in states)
@@ -85,15 +100,22 @@ class DraftChooser:
 
     def see_step(
         self, requests: Sequence[str], drafted: Sequence[int], accepted: Sequence[int]
-    ) -> tuple[list[bool], list[float]]:
-        """Learn from a step; return which drafts were copies, and the tokens expected of each."""
-        copied, expected, own = [], [], []
+    ) -> tuple[list[bool], list[float], list[float]]:
+        """Learn from a step; return what the ledger takes: copied, expected, first.
+
+        The last two are empty if the drafter says no chances.
+        """
+        copied, expected, first, own = [], [], [], []
         for place, (name, verified) in enumerate(zip(requests, drafted, strict=True)):
             state = self.requests.get(name)
             is_copy = state is not None and state.is_copy
             copied.append(is_copy)
             hoped = sum(state.survival[:verified]) if state is not None and verified else 0.0
-            expected.append(hoped)
+            is_said = state is not None and 0 < verified <= len(state.said)
+            expected.append(state.said[verified - 1] if state is not None and is_said else 0.0)
+            first.append(0.0 if state is None else state.first)
+            if state is not None:
+                state.first = 0.0
             if verified and state is not None and not is_copy:
                 own.append((place, state))
                 if hoped:
@@ -102,7 +124,7 @@ class DraftChooser:
                     state.factor = min(max(factor, LEAST_FACTOR), MOST_FACTOR)
         if own:
             self._learn(own, drafted, accepted)
-        return copied, expected
+        return (copied, expected, first) if self._said else (copied, [], [])
 
     def _learn(
         self, own: list[tuple[int, Drafting]], drafted: Sequence[int], accepted: Sequence[int]
@@ -128,7 +150,8 @@ class DraftChooser:
     ) -> None:
         """Find the survival of the drafter's tokens; a drafter may say no chances."""
         for state in states:
-            state.survival = state.bins = ()
+            state.survival = state.bins = state.said = ()
+            state.first = 0.0
         self._said |= chances is not None
         if not states or not rows[0]:
             return
@@ -143,6 +166,10 @@ class DraftChooser:
             self._survival.remember(survival)
         for state, one, these in zip(states, survival.tolist(), bins.tolist(), strict=True):
             state.survival, state.bins = one, these
+        if chances is not None:
+            sums = said.cumprod(axis=1).cumsum(axis=1).tolist()
+            for state, row, own in zip(states, survival[:, 0].tolist(), sums, strict=True):
+                state.first, state.said = row, own
 
     def _follow(self, state: Drafting, tokens: list[int], longest: int) -> Copy | None:
         """Learn whether the last copy was right, and return the next."""
@@ -174,6 +201,16 @@ class DraftChooser:
             return row[:count]
         state.is_copy, state.survival = True, survival[:copied]
         return copy.tokens[:copied]
+
+
+def find_most_constrained(seats: int, length: int, constrained: int) -> int:
+    """Return the longest draft of a request with a grammar, of which so many run.
+
+    vLLM has masks for `length` tokens and one more of every seat, and a request that joins takes
+    one: beyond these xgrammar raises, and the engine ends.
+    """
+    masks = seats * (1 + length) - (seats - constrained)
+    return masks // max(1, constrained) - 1
 
 
 def _cut(survival: Sequence[float], price: float) -> tuple[int, float]:

@@ -74,7 +74,8 @@ class DraftLength:
         self.seconds = self.lost = 0.0
         self._spent = 0.0
         self._trying: int | None = None
-        self._left = self._since = self._unlooked = self._undrafted = 0
+        self._left = self._unlooked = self._undrafted = 0
+        self._since = STEPS_BETWEEN_TRIES
         self._sequences = self._charged = 0
         self._rate = 0.0
         # Per request and step: how many are left to the drafter, tokens copied and accepted.

@@ -104,14 +104,7 @@ class _Steered:
         lengths = list_lengths(config, longest, planned)
         rank = config.parallel_config.data_parallel_rank
         self._most_copied = find_most_copied(config)
-        self._steering = steering(
-            folder,
-            lengths,
-            longest=longest,
-            planned=planned,
-            most_copied=self._most_copied,
-            rank=rank,
-        )
+        self._steering = steering(folder, lengths, longest=longest, planned=planned, rank=rank)
         if self._steering.steers or self._most_copied:
             self.dynamic_sd_lookup = _SteeredLookup(self._steering)
         self._begun: deque[tuple[int, float]] = deque(maxlen=8)
@@ -174,8 +167,14 @@ class _Steered:
             if request is not None and not request.is_prefill_chunk and not request.is_finished()
         ]
         chances = getattr(draft_token_ids, "chances", None)
+        constrained = sum(request.use_structured_output for request in self.running)
+        masked = self._steering.find_most_constrained(self.max_num_running_reqs, constrained)
+        bounds = (self._most_copied, min(self._most_copied, masked))
         chosen = self._steering.choose_drafts(
-            [(request.request_id, request._all_token_ids) for _, request in generating],
+            [
+                (request.request_id, request._all_token_ids, bounds[request.use_structured_output])
+                for _, request in generating
+            ],
             [rows[place] for place, _ in generating],
             chances and [chances[place] for place, _ in generating],
         )

@@ -21,7 +21,11 @@ from slipstream.records import Record
 from slipstream.serving.messages import SOCKET
 from slipstream.steering.state import KINDS, LengthEstimate, SteeringOrder, SteeringState
 from slipstream.vllm_plugin.gate.answers.records import AccessLog
-from slipstream.vllm_plugin.steering.choosing import DraftChooser
+from slipstream.vllm_plugin.steering.choosing import (
+    DraftChooser,
+    Generating,
+    find_most_constrained,
+)
 from slipstream.vllm_plugin.steering.draft_length import DraftLength, Step
 from slipstream.vllm_plugin.steering.flight_recorder import FlightRecorder
 from slipstream.vllm_plugin.steering.request_ledger import RequestLedger
@@ -57,11 +61,10 @@ class Steering:
         *,
         longest: int,
         planned: Sequence[int] | None,
-        most_copied: int = 0,
         rank: int = 0,
     ) -> None:
         self.control = DraftLength(lengths, planned)
-        self._chooser = DraftChooser(self.control.survival, most_copied)
+        self._chooser = DraftChooser(self.control.survival)
         self._longest, self._rank = longest, rank
         self._log = AccessLog(
             folder / LEDGER, limit_bytes=LEDGER_BYTES, older=LEDGERS_KEPT, drop=lambda _: None
@@ -100,9 +103,13 @@ class Steering:
         width = self.control.choose(sequences)
         return 0 if self._chooser.copies_all == sequences else width
 
+    def find_most_constrained(self, seats: int, constrained: int) -> int:
+        """Return the longest copy of a request with a grammar, of which so many run."""
+        return find_most_constrained(seats, self._longest, constrained)
+
     def choose_drafts(
         self,
-        requests: Sequence[tuple[str, list[int]]],
+        requests: Sequence[Generating],
         rows: Sequence[list[int]],
         chances: Sequence[list[float]] | None,
     ) -> list[list[int]]:
@@ -133,10 +140,13 @@ class Steering:
             return
         names = list(given)
         drafted, accepted = _unzip([drafts.get(name, NO_DRAFT) for name in names])
-        copied, expected = self._chooser.see_step(names, drafted, accepted)
+        copied, expected, first = self._chooser.see_step(names, drafted, accepted)
         tokens = list(given.values())
-        now = time.monotonic()
-        self.ledger.see_step(names, tokens, drafted, accepted, copied, now, expected=expected)
+        self.ledger.see_step(
+            *(names, tokens, drafted, accepted, copied, time.monotonic()),
+            expected=expected,
+            first=first,
+        )
         if seconds is None:
             return
         verified, generating = sum(drafted), sum(map(bool, tokens))

@@ -275,13 +275,19 @@ def test_the_ledger_of_a_run_is_added_up_across_its_files(root: Path, capsys: Ca
     assert run(["status", "over", "--by", "kind"], {}) == 1
     assert "has no ledger" in capsys.readouterr().err
     (folder.path / "ledger-1.jsonl").write_bytes(write_line(kind="prose\x1b[2J"))
-    folder.ledger.write_bytes(write_line() + b"torn")
+    copies = {"copies": 2, "copied": 40, "copied_accepted": 16}
+    folder.ledger.write_bytes(write_line(**copies) + b"torn")
     assert run(["status", "over", "--by", "kind"], {}) == 0
     header, code, prose, total = capsys.readouterr().out.splitlines()
     assert header.split()[:2] == ["KIND", "REQUESTS"]
     assert code.endswith("86% 31% 7% 0% 0% 0% 0%")
     assert (code.split()[:5], total.split()[1]) == (["code", "1", "0", "64", "50%"], "2")
     assert prose.startswith("prose?[2J")
+    assert [line.split()[5:7] for line in (header, code, prose, total)] == [
+        *(["TOKENS/STEP", "COPIED"], ["2.13", "25%"]),
+        *(["2.13", "0%"], ["2.13", "12%"]),
+    ]
     assert run(["status", "--by", "key", "--json"], {}) == 0
     summary = LedgerSummary.model_validate_json(capsys.readouterr().out)
-    assert [(one.name, one.requests) for one in summary.groups] == [("ann", 2)]
+    (group,) = summary.groups
+    assert (group.name, group.requests, group.copied_accepted) == ("ann", 2, 16)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from slipstream.steering.state import KINDS, Kind
-from slipstream.vllm_plugin.steering.choosing import DraftChooser
+from slipstream.vllm_plugin.steering.choosing import DraftChooser, Generating
 from slipstream.vllm_plugin.steering.draft_length import DraftLength, Step
 from slipstream.vllm_plugin.steering.step_costs import Work
 from tests.unit.vllm_plugin.steering.recorded_engine import RecordedEngine
@@ -33,7 +33,7 @@ class Replay:
     def __post_init__(self) -> None:
         self.engine = RecordedEngine(Random(self.seed))
         self.chance = Random(self.seed + 1)
-        self.chooser = DraftChooser(self.control.survival, 0)
+        self.chooser = DraftChooser(self.control.survival)
 
     def run(self, requests: int, seconds: float) -> None:
         """Keep so many requests open for so long."""
@@ -79,7 +79,7 @@ class Replay:
     def _draft(self, names: list[str], width: int) -> None:
         found = [self.engine.draft(self._kind[name], width) for name in names]
         chosen = self.chooser.choose(
-            [(name, []) for name in names],
+            [Generating(name, [], 0) for name in names],
             [[1] * width for _ in names],
             [list(chances) for chances, _ in found],
             price=self.control.price,

@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 
 from slipstream.steering.state import KINDS
-from slipstream.vllm_plugin.steering.choosing import DraftChooser
+from slipstream.vllm_plugin.steering.choosing import (
+    DraftChooser,
+    Generating,
+    find_most_constrained,
+)
 from slipstream.vllm_plugin.steering.survival import UNSAID, Survival
 from tests.unit.vllm_plugin.steering.recorded_engine import read_steps
 
@@ -20,13 +24,13 @@ def choose(
 ) -> list[int]:
     named: dict[str, object] = {"most": None, "whole": False, **more}
     chances = [CHANCES[: len(row)]] if row else None
-    (draft,) = chooser.choose([("a", tokens)], [row], chances, price=price, **named)  # type: ignore[arg-type]
+    (draft,) = chooser.choose([Generating("a", tokens, 31)], [row], chances, price=price, **named)  # type: ignore[arg-type]
     return draft
 
 
 @pytest.fixture
 def chooser() -> DraftChooser:
-    made = DraftChooser(Survival(7), 31)
+    made = DraftChooser(Survival(7))
     made.begin("a", CODE, plain=False)
     return made
 
@@ -44,6 +48,31 @@ def test_a_repetition_is_copied_beyond_the_drafters_length(chooser: DraftChooser
     assert choose(chooser, TEXT, 0.05, most=0) == ROW
 
 
+def test_the_ledger_is_told_what_the_drafter_said_also_where_it_was_not_verified(
+    chooser: DraftChooser,
+) -> None:
+    assert chooser.see_step(["a"], [0], [0]) == ([False], [], [])
+    assert len(choose(chooser, [1, 2], 0.3)) == 2
+    copied, expected, first = chooser.see_step(["a"], [2], [1])
+    assert copied == [False]
+    assert expected == [pytest.approx(0.99 + 0.99 * 0.6)]
+    assert first == [pytest.approx(0.97, abs=0.03)]
+    assert choose(chooser, TEXT, 0.05) != ROW
+    assert chooser.see_step(["a"], [12], [12])[2] == [pytest.approx(0.97, abs=0.03)]
+    # Once per draft: a step without one says nothing.
+    assert chooser.see_step(["a", "stranger"], [0, 0], [0, 0])[1:] == ([0.0, 0.0], [0.0, 0.0])
+
+
+@pytest.mark.parametrize("seats", [1, 4, 16])
+def test_drafts_under_grammars_have_no_more_masks_than_vllm_has(seats: int) -> None:
+    for constrained in range(1, seats + 1):
+        most = find_most_constrained(seats, 7, constrained)
+        assert most >= 7
+        assert constrained * (1 + most) + seats - constrained <= seats * 8
+    assert find_most_constrained(seats, 7, seats) == 7
+    assert find_most_constrained(16, 7, 2) >= 31
+
+
 def test_a_copy_that_the_drafter_agrees_with_is_held_for_surer(chooser: DraftChooser) -> None:
     text = [1, 2, 3, 4, 5, 9, 1, 2]
     assert choose(chooser, text, 0.05) == ROW
@@ -55,7 +84,7 @@ def test_copies_are_learnt_to_be_wrong_without_being_verified(chooser: DraftChoo
     for _ in range(300):
         tokens = [*tokens, chance.randrange(100, 10_000), 7, 8]
         choose(chooser, tokens, 0.9, row=[])
-    before = DraftChooser(Survival(7), 31).rates.rate(2, agrees=None)
+    before = DraftChooser(Survival(7)).rates.rate(2, agrees=None)
     assert chooser.rates.rate(2, agrees=None) < 0.3 * before
 
 
@@ -64,21 +93,35 @@ def test_where_all_copy_the_drafter_is_not_needed(chooser: DraftChooser) -> None
     choose(chooser, long, 0.05, row=[])
     assert chooser.copies_all == 1
     chooser.begin("b", CODE, plain=False)
-    chooser.choose([("a", long), ("b", [1, 2])], [[], []], None, price=0.05, most=None, whole=False)
+    chooser.choose(
+        [Generating("a", long, 31), Generating("b", [1, 2], 31)],
+        [[], []],
+        None,
+        price=0.05,
+        most=None,
+        whole=False,
+    )
     assert chooser.copies_all == 0
 
 
 def test_a_plain_request_verifies_nothing_and_others_do(chooser: DraftChooser) -> None:
     chooser.begin("b", CODE, plain=True)
     drafts = chooser.choose(
-        [("a", [1, 2]), ("b", TEXT)], [ROW, ROW], [CHANCES] * 2, price=0.1, most=None, whole=False
+        [Generating("a", [1, 2], 31), Generating("b", TEXT, 31)],
+        [ROW, ROW],
+        [CHANCES] * 2,
+        price=0.1,
+        most=None,
+        whole=False,
     )
     assert [len(draft) > 0 for draft in drafts] == [True, False]
 
 
 def test_zeros_where_the_drafter_cannot_go_on_are_no_draft(chooser: DraftChooser) -> None:
     choose(chooser, [1, 2], 0.1)
-    (draft,) = chooser.choose([("a", [1, 2])], [[0] * 7], None, price=0.0, most=None, whole=False)
+    (draft,) = chooser.choose(
+        [Generating("a", [1, 2], 31)], [[0] * 7], None, price=0.0, most=None, whole=False
+    )
     assert draft == []
 
 

@@ -30,8 +30,8 @@ def test_a_tag_says_what_the_gate_wrote_and_nothing_else(arguments: object, tag:
 
 def see(ledger: RequestLedger, now: float, **requests: tuple[int, int, int, bool]) -> None:
     """Count a step with the tokens, verified and accepted draft tokens of each request."""
-    columns = list(zip(*requests.values(), strict=True))
-    ledger.see_step(list(requests), *columns, now)
+    tokens, drafted, accepted, copied = zip(*requests.values(), strict=True)
+    ledger.see_step(list(requests), tokens, drafted, accepted, copied, now)
 
 
 def test_a_request_is_counted_from_its_first_step_to_its_line() -> None:

@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slipstream.vllm_plugin.steering import row_copies
-from slipstream.vllm_plugin.steering.copying import MOST_COMPARED, MOST_MATCHED, CopyIndex
+from slipstream.vllm_plugin.steering.copying import (
+    MOST_COMPARED,
+    MOST_MATCHED,
+    PRIOR_TOKENS,
+    CopyIndex,
+    CopyRates,
+)
 from slipstream.vllm_plugin.steering.row_copies import (
     Copies,
     RowRates,
@@ -52,18 +58,19 @@ def find(rows: Rows, width: int = WIDTH, window: int | None = None) -> Copies:
     return find_copies(align_ends(tokens, slots, lengths, window or max(2, longest)), width)
 
 
-def check(rows: Rows, width: int = WIDTH, window: int | None = None) -> None:
+def compare(rows: Rows, width: int = WIDTH, window: int | None = None) -> bool:
+    """Return whether every row has the match and the copy that a search one by one finds."""
     copies = find(rows, width, window)
-    for at, row in enumerate(rows):
-        matched, onward = search(row, width, window or max(map(len, rows)))
-        assert copies.matched[at] == matched
-        if matched:
-            assert copies.tokens[at].tolist() == onward
+    found = zip(copies.matched.tolist(), copies.tokens.tolist(), strict=True)
+    searched = [search(row, width, window or max(map(len, rows))) for row in rows]
+    return [(matched, matched and onward) for matched, onward in found] == [
+        (matched, matched and onward) for matched, onward in searched
+    ]
 
 
 @given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=60), min_size=1, max_size=5))
 def test_the_latest_of_the_longest_matches_is_found_for_each_row(rows: Rows) -> None:
-    check(rows)
+    assert compare(rows)
 
 
 @given(
@@ -72,7 +79,7 @@ def test_the_latest_of_the_longest_matches_is_found_for_each_row(rows: Rows) -> 
     st.integers(2, 40),
 )
 def test_any_width_and_window(rows: Rows, width: int, window: int) -> None:
-    check(rows, width, window)
+    assert compare(rows, width, window)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -85,7 +92,7 @@ def test_long_texts_with_copied_parts(seed: int) -> None:
             begin = draw.randrange(len(row))
             row += row[begin : begin + draw.randrange(2, 80)]
         rows.append(row)
-    check(rows)
+    assert compare(rows)
 
 
 @pytest.mark.parametrize("vocabulary", [2, 10, 1000])
@@ -156,20 +163,24 @@ def test_a_copied_token_is_a_point_mass_and_other_rows_keep_their_logits(
 def test_rates_follow_what_was_accepted() -> None:
     rates = RowRates(torch.device("cpu"))
     before = rates.predict(torch.tensor([4]), 3)[0]
-    assert before.tolist() == pytest.approx([0.65, 0.65, 0.8])
+    first, second, third = (CopyRates().rate(place, agrees=None) for place in (4, 5, 6))
+    assert before.tolist() == pytest.approx([first, second, third])
     matched, copied = torch.tensor([4, 4]), torch.tensor([True, False])
     for _ in range(100):  # Of three copied tokens the first is right; the other row is no copy.
         rates.learn(matched, copied, torch.tensor([1, 0]), torch.tensor([2, 3]), 3)
     after = rates.predict(torch.tensor([4]), 3)[0].tolist()
-    assert after == pytest.approx([(0.65 * 16 + 100) / 116, 0.65 * 16 / 116, 0.8])
+    count = PRIOR_TOKENS + 100
+    right, wrong = (first * PRIOR_TOKENS + 100) / count, second * PRIOR_TOKENS / count
+    assert after == pytest.approx([right, wrong, third])
 
 
 def test_a_copy_that_ended_or_was_cut_teaches_nothing_of_what_was_not_verified() -> None:
     rates = RowRates(torch.device("cpu"))
     rates.learn(torch.tensor([30]), torch.tensor([True]), torch.tensor([2]), torch.tensor([0]), 7)
-    learnt = (0.93 * 16 + 1) / 17
+    before = CopyRates().rate(30, agrees=None)
+    learnt = (before * PRIOR_TOKENS + 1) / (PRIOR_TOKENS + 1)
     after = rates.predict(torch.tensor([30]), 4)[0].tolist()
-    assert after == pytest.approx([learnt, learnt, 0.93, 0.93])
+    assert after == pytest.approx([learnt, learnt, before, before])
 
 
 def test_nothing_reads_a_tensor_on_the_host_or_has_a_shape_that_depends_on_one() -> None:
