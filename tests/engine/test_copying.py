@@ -15,19 +15,29 @@ from tests.engine.service import Service
 
 pytestmark = [pytest.mark.engine, pytest.mark.beside]
 
-FUNCTION = """def count_words(text, shortest=1):
-    counts = {}
-    for word in text.lower().split():
-        word = word.strip(".,;:!?")
-        if len(word) >= shortest:
-            counts[word] = counts.get(word, 0) + 1
-    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+CODE = """def read_entries(path):
+    with open(path) as handle:
+        entries = json.load(handle)
+    for name, amount in entries.items():
+        if not isinstance(amount, int):
+            raise ValueError("an amount is not a number")
+        entries[name] = max(amount, 0)
+    return entries
+
+
+def write_entries(path, entries):
+    with open(path, "w") as handle:
+        json.dump(entries, handle, indent=2)
 """
-REPEAT = f"Repeat this Python code word for word.\n```python\n{FUNCTION}```"
-EDIT = f"Rename `counts` to `found` in this code. Answer with the code.\n```python\n{FUNCTION}```"
+REPEAT = f"Repeat the following Python code exactly, without changes:\n```python\n{CODE}```"
+EDIT = (
+    "Rewrite this Python code with the function read_entries renamed to load_entries. "
+    f"Answer with the whole code.\n```python\n{CODE}```"
+)
 TOKENS = 96
 # Where all of an answer is copied it is more than 2.
 CLEARLY_MORE = 1.3
+LEAST_COPIED = 30
 
 
 class Answers:
@@ -90,8 +100,10 @@ def drafted(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Answers:
 def plain(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Answers:
     other = Service(tmp_path_factory.mktemp("plain"), target)
     wishes = ("--context", "1024", "--users", "2", "--port", str(other.port), "--detach")
+    # Without drafts the plan keeps the checkpoint's bfloat16.
+    engine = ("--", "--enforce-eager", "--dtype", "float32")
     try:
-        other.command("serve", str(target), "--no-speculation", *wishes, "--", "--enforce-eager")
+        other.command("serve", str(target), "--no-speculation", *wishes, *engine)
         return Answers(other)
     finally:
         other.end()
@@ -109,7 +121,7 @@ def test_copies_change_no_text_and_save_steps(
 
 def test_what_is_copied_is_in_the_ledger_and_the_metrics(service: Service, copied: Answers) -> None:
     kinds = read_kinds(service)
-    assert sum(kind["copied_accepted"] for kind in kinds) > TOKENS / 2
+    assert sum(kind["copied_accepted"] for kind in kinds) > LEAST_COPIED
     counted = read_engine_counts(Endpoint(service.url))
     for ours, theirs in (
         (("drafts", "copies"), counted.drafts),

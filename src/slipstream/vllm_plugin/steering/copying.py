@@ -205,6 +205,7 @@ def _hash_last(tokens: "array[int]") -> int:
 
 # The least match of each bucket, and the chance before anything is known that the next token is
 # right: without a draft, where the drafter's first token is the copy's, and where it is not.
+# Seen in answers of the proving ground's model: six kinds of task with drafts, four without.
 BUCKETS = (2, 3, 4, 6, 9, 16, 32)
 PRIORS = (
     (0.52, 0.87, 0.35),

@@ -43,9 +43,14 @@ class Step:
 
 
 @cache
+def read_recordings() -> tuple[tuple[Step, ...], ...]:
+    """Return the steps of every recorded engine, each in the order in which they ran."""
+    return tuple(tuple(_read(file)) for file in sorted(RECORDED.glob("*.gz")))
+
+
 def read_steps() -> tuple[Step, ...]:
-    """Return all steps, recording by recording, each in the order in which they ran."""
-    return tuple(step for file in sorted(RECORDED.glob("*.gz")) for step in _read(file))
+    """Return the steps of all engines in a row."""
+    return tuple(step for steps in read_recordings() for step in steps)
 
 
 def _read(file: Path) -> Iterator[Step]:

@@ -8,7 +8,12 @@ import pytest
 from slipstream.steering.state import KINDS
 from slipstream.vllm_plugin.steering.step_costs import StepCosts, Work
 from slipstream.vllm_plugin.steering.survival import Survival
-from tests.unit.vllm_plugin.steering.recorded_engine import RecordedEngine, Step, read_steps
+from tests.unit.vllm_plugin.steering.recorded_engine import (
+    RecordedEngine,
+    Step,
+    read_recordings,
+    read_steps,
+)
 
 LONGEST = 7
 KIND_NAMES = {"code": "code", "math": "other", "prose": "prose", "chat": "prose"}
@@ -21,12 +26,13 @@ def describe(step: Step) -> Work:
 
 def test_one_line_foresees_the_steps_of_every_batch() -> None:
     errors: dict[int, list[float]] = {}
-    costs = StepCosts()
-    for step in read_steps():
-        if costs.steps >= 30:
-            error = costs.expect(describe(step)) / step.cpu - 1
-            errors.setdefault(step.clients, []).append(error)
-        costs.observe(describe(step), step.cpu)
+    for steps in read_recordings():
+        costs = StepCosts()
+        for step in steps:
+            if costs.steps >= 30:
+                error = costs.expect(describe(step)) / step.cpu - 1
+                errors.setdefault(step.clients, []).append(error)
+            costs.observe(describe(step), step.cpu)
     assert set(errors) == {1, 2, 4, 8, 16, 32}
     for own in errors.values():
         assert len(own) >= 100
