@@ -10,11 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 FORGETTING = 0.998
-# The usual error of a step's time, relative to it, and how many of them one step may count.
+# An engine's first steps set things up.
+WARM_UP_STEPS = 3
+# The usual error of a step's time, relative to it, and by how many of them one may be too slow.
+# None is too fast by chance.
 NOISE = 0.08
 MOST_ERRORS = 3.0
 # A drafter's fixed part and rows as shares of the target's: what is assumed before one is seen.
-ASSUMED_AFTER = 6
+ASSUMED_AFTER = 9
 ASSUMED, ASSUMED_WITHIN = (0.2, 0.3), (0.2, 0.3)
 _FEATURES = 4
 # A token of a prompt as a share of one that is sampled, for which logits are computed.
@@ -45,12 +48,13 @@ class StepCosts:
 
     def observe(self, work: Work, seconds: float) -> None:
         """Learn from one step."""
-        row = _describe(work) / seconds
         self.steps += 1
+        if self.steps <= WARM_UP_STEPS:
+            return
+        row = _describe(work) / seconds
         gain = self.covariance @ row
         scale = FORGETTING + float(row @ gain)
-        most = MOST_ERRORS * NOISE * scale**0.5
-        error = min(max(1 - float(row @ self.weights), -most), most)
+        error = min(1 - float(row @ self.weights), MOST_ERRORS * NOISE * scale**0.5)
         self.weights += gain * (error / scale)
         self.covariance = (self.covariance - np.outer(gain, gain) / scale) / FORGETTING
         self._bound()
