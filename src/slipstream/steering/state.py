@@ -61,6 +61,16 @@ class KindCounts(ServedSteps, _Reported):
         )
 
 
+class Calibration(_Reported):
+    """How often drafted tokens of a kind and position were accepted, as said and as seen."""
+
+    kind: Kind
+    position: NonNegativeInt
+    tokens: NonNegativeFloat
+    said: NonNegativeFloat
+    seen: NonNegativeFloat
+
+
 class LengthEstimate(_Reported):
     """The estimated cost and yield of a draft length for the current batch."""
 
@@ -87,7 +97,8 @@ class SteeringState(_Reported):
     plain_pays: bool
     # What a draft token's chance must exceed to be verified, and the share of time lost to tries.
     price: NonNegativeFloat | None = None
-    tried_share: float | None = None
+    spent_share: float | None = None
+    calibration: tuple[Calibration, ...] = ()
     running: NonNegativeInt
     waiting: NonNegativeInt
     kv_usage: NonNegativeFloat | None

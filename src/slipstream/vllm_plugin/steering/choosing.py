@@ -32,6 +32,8 @@ class Drafting:
 
     kind: int
     plain: bool = False
+    # It is the supervisor's, who asks whether the drafter's own tokens are accepted.
+    proves: bool = False
     index: CopyIndex | None = None
     known: int = 0
     copy: Copy | None = None
@@ -61,16 +63,24 @@ class DraftChooser:
         self.requests: dict[str, Drafting] = {}
         # Requests, if every one of them copies.
         self.copies_all = 0
+        self._proving = 0
         self._said = False
 
-    def begin(self, request: str, kind: int, *, plain: bool) -> None:
+    def begin(self, request: str, kind: int, *, plain: bool, proves: bool = False) -> None:
         self.end(request)
-        self.requests[request] = Drafting(kind, plain)
+        self.requests[request] = Drafting(kind, plain, proves)
+        self._proving += proves
         self._survival.open[kind] += 1
 
     def end(self, request: str) -> None:
         if (state := self.requests.pop(request, None)) is not None:
             self._survival.open[state.kind] -= 1
+            self._proving -= state.proves
+
+    @property
+    def proves(self) -> bool:
+        """Whether every open request is the supervisor's."""
+        return 0 < self._proving == len(self.requests)
 
     def choose(
         self,
@@ -95,8 +105,10 @@ class DraftChooser:
                 chosen.append([])
                 continue
             longest = longest if most is None else min(most, longest)
-            copy = self._follow(state, tokens, longest) if longest else None
-            chosen.append(self._pick(state, row, copy, price, whole=whole))
+            copy = None
+            if longest and not state.proves:
+                copy = self._follow(state, tokens, longest)
+            chosen.append(self._pick(state, row, copy, price, whole=whole or state.proves))
         sure = all(state.is_copy and state.survival[-1] > WHOLE for state in states)
         self.copies_all = len(states) if sure else 0
         return chosen

@@ -169,10 +169,9 @@ class _Steered:
         chances = getattr(draft_token_ids, "chances", None)
         constrained = sum(request.use_structured_output for request in self.running)
         masked = self._steering.find_most_constrained(self.max_num_running_reqs, constrained)
-        bounds = (self._most_copied, min(self._most_copied, masked))
         chosen = self._steering.choose_drafts(
             [
-                (request.request_id, request._all_token_ids, bounds[request.use_structured_output])
+                (request.request_id, request._all_token_ids, self._bound_copy(request, masked))
                 for _, request in generating
             ],
             [rows[place] for place, _ in generating],
@@ -181,6 +180,14 @@ class _Steered:
         for (place, _), draft in zip(generating, chosen, strict=True):
             rows[place] = draft
         super().update_draft_token_ids(draft_token_ids)  # type: ignore[misc]
+
+    def _bound_copy(self: Any, request: Any, masked: int) -> int:
+        """Return the longest copy of a request: vLLM has room for so much of some."""
+        most: int = self._most_copied
+        if request.use_structured_output:
+            return min(most, masked)
+        thinks = getattr(request.sampling_params, "thinking_token_budget", None) is not None
+        return min(most, self.num_spec_tokens) if thinks else most
 
     def make_spec_decoding_stats(
         self: Any,

@@ -19,6 +19,7 @@ from pathlib import Path
 from slipstream.atomic_files import write_atomically
 from slipstream.records import Record
 from slipstream.serving.messages import SOCKET
+from slipstream.steering.ledger import SUPERVISOR_KEY
 from slipstream.steering.state import KINDS, LengthEstimate, SteeringOrder, SteeringState
 from slipstream.vllm_plugin.gate.answers.records import AccessLog
 from slipstream.vllm_plugin.steering.choosing import (
@@ -92,15 +93,18 @@ class Steering:
 
     def begin(self, request: str, arguments: object, temperature: float | None) -> None:
         tag = self.ledger.begin(request, arguments, temperature)
-        self._chooser.begin(request, KINDS.index(tag.kind), plain=tag.plain)
+        proves = tag.key == SUPERVISOR_KEY
+        self._chooser.begin(request, KINDS.index(tag.kind), plain=tag.plain, proves=proves)
 
     def end(self, request: str, ended: str, *, prompt: int, tokens: int) -> None:
         self.ledger.end(request, ended, prompt=prompt, tokens=tokens)
         self._chooser.end(request)
 
     def choose_width(self, sequences: int) -> int:
-        """Return what is drafted in this step: nothing where every request copies."""
+        """Return what is drafted: nothing where all copy, all where the supervisor looks at it."""
         width = self.control.choose(sequences)
+        if self._chooser.proves:
+            return self.control.allowed[-1]
         return 0 if self._chooser.copies_all == sequences else width
 
     def find_most_constrained(self, seats: int, constrained: int) -> int:
@@ -212,7 +216,8 @@ class Steering:
             most=self.control.most,
             plain_pays=self.steers and best.length == 0,
             price=round(self.control.price, 4),
-            tried_share=round(self.control.lost / max(self.control.seconds, 1e-9), 5),
+            spent_share=round(self.control.lost / max(self.control.seconds, 1e-9), 5),
+            calibration=tuple(self.control.survival.list_calibration()),
             running=self._running,
             waiting=self._waiting,
             kv_usage=round(self._cache, 4),

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.steering.state import KINDS
+from slipstream.steering.state import KINDS, Calibration
 
 EDGES = np.array((0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97))
 # What was seen of 5,016 drafts in each bin, before an engine has seen its own (measurements.md).
@@ -102,16 +102,20 @@ class Survival:
         error = gains.std(0) / np.sqrt(count) if count else mean / np.sqrt(4 + tokens)
         return np.stack((kept.mean(0).cumsum(), mean, error))
 
-    def list_calibration(self) -> list[tuple[str, int, float, float, float]]:
-        """List kind, position, tokens verified, and the shares said and seen to be accepted."""
-        said = (self._trials * np.array((*_SAID, np.nan))).sum(2)
-        found = []
-        for kind, position in np.argwhere(self._trials.sum(2) >= 1):
-            trials = self._trials[kind, position].sum()
-            seen = self._hits[kind, position].sum() / trials
-            figures = (float(trials), float(said[kind, position] / trials), float(seen))
-            found.append((KINDS[kind], int(position) + 1, *figures))
-        return found
+    def list_calibration(self) -> list[Calibration]:
+        """List what the drafter said of its tokens, and what became of them."""
+        trials, hits = self._trials[:, :, :UNSAID], self._hits[:, :, :UNSAID]
+        counts, said, seen = trials.sum(2), trials @ np.array(_SAID), hits.sum(2)
+        return [
+            Calibration(
+                kind=KINDS[kind],
+                position=position + 1,
+                tokens=round(float(counts[kind, position]), 1),
+                said=round(float(said[kind, position] / counts[kind, position]), 4),
+                seen=round(float(seen[kind, position] / counts[kind, position]), 4),
+            )
+            for kind, position in np.argwhere(counts >= 1).tolist()
+        ]
 
     def forget(self) -> None:
         """Forget everything: another drafter makes the drafts."""
