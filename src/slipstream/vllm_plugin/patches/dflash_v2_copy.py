@@ -1,9 +1,9 @@
 """On runner V2, drafts that copy: a repetition in a request's own tokens replaces DFlash's row.
 
-No plan names this patch: it has run on CPU tensors only, and nobody has timed it on a GPU. To
-measure it there, save a plan (`slipstream plan TARGET --json > plan.json`), add SLIPSTREAM_PATCHES
-and SLIPSTREAM_COPY to `environment` in a copy of it, and run `slipstream compare copy.json
---against plan.json`: `--workload agent` for what it brings, `prose` for what it costs.
+Only `--copy` plans it: it has run on CPU tensors only, and nobody has timed it on a GPU. To measure
+it there, save a plan with it and one without (`slipstream plan TARGET --copy --json > copy.json`)
+and run `slipstream compare copy.json --against plan.json`: `--workload agent` for what it brings,
+`prose` for what it costs.
 
 A row keeps the engine's number of draft tokens. V2 takes a copied token for the point mass that it
 is if drafts are greedy, as in all our plans. If they are drawn (`draft_sample_method`), the logits

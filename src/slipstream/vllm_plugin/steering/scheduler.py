@@ -9,6 +9,7 @@ import logging
 import os
 import time
 from collections import deque
+from collections.abc import Callable
 from hashlib import sha256
 from inspect import getsource
 from pathlib import Path
@@ -160,20 +161,16 @@ class _Steered:
     def update_draft_token_ids(self: Any, draft_token_ids: Any) -> None:
         """Let every request verify what is worth it: a part of its draft, or a copy."""
         names, rows = draft_token_ids.req_ids, draft_token_ids.draft_token_ids
+        chances = getattr(draft_token_ids, "chances", None)
         found = [(place, self.requests.get(name)) for place, name in enumerate(names)]
         generating = [
             (place, request)
             for place, request in found
             if request is not None and not request.is_prefill_chunk and not request.is_finished()
         ]
-        chances = getattr(draft_token_ids, "chances", None)
-        constrained = sum(request.use_structured_output for request in self.running)
-        masked = self._steering.find_most_constrained(self.max_num_running_reqs, constrained)
+        bound = self._bound_copies()
         chosen = self._steering.choose_drafts(
-            [
-                (request.request_id, request._all_token_ids, self._bound_copy(request, masked))
-                for _, request in generating
-            ],
+            [(one.request_id, one._all_token_ids, bound(one)) for _, one in generating],
             [rows[place] for place, _ in generating],
             chances and [chances[place] for place, _ in generating],
         )
@@ -181,13 +178,24 @@ class _Steered:
             rows[place] = draft
         super().update_draft_token_ids(draft_token_ids)  # type: ignore[misc]
 
-    def _bound_copy(self: Any, request: Any, masked: int) -> int:
-        """Return the longest copy of a request: vLLM has room for so much of some."""
-        most: int = self._most_copied
-        if request.use_structured_output:
-            return min(most, masked)
-        thinks = getattr(request.sampling_params, "thinking_token_budget", None) is not None
-        return min(most, self.num_spec_tokens) if thinks else most
+    def _bound_copies(self: Any) -> Callable[[Any], int]:
+        """Return the longest copy by request.
+
+        A step has so many tokens for all, and vLLM has masks of a grammar and states of a thinking
+        budget for as many tokens as are drafted.
+        """
+        seats, running = self.max_num_running_reqs, self.running
+        constrained = sum(request.use_structured_output for request in running)
+        masked = self._steering.find_most_constrained(seats, constrained)
+        share = self.max_num_scheduled_tokens // max(1, len(running)) - 1
+        most = min(self._most_copied, share)
+
+        def bound(request: Any) -> int:
+            thinks = getattr(request.sampling_params, "thinking_token_budget", None) is not None
+            room: int = self.num_spec_tokens if thinks else most
+            return min(most, room, masked if request.use_structured_output else most)
+
+        return bound
 
     def make_spec_decoding_stats(
         self: Any,
