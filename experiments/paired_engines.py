@@ -120,7 +120,7 @@ class Arm:
 
 
 @contextmanager
-def serve(home: Path, arm: Arm, *, users: int, context: int) -> Iterator[Engine]:
+def serve(home: Path, arm: Arm, *, users: int, context: int, dtype: str) -> Iterator[Engine]:
     """Serve the proving ground's target, planned for one core, until the block ends."""
     target = make_smollm2(slipstream_cache(os.environ))
     environment = {**os.environ, "XDG_STATE_HOME": str(home), "XDG_CONFIG_HOME": str(home)}
@@ -128,8 +128,8 @@ def serve(home: Path, arm: Arm, *, users: int, context: int) -> Iterator[Engine]
     ours, engines = arm.words
     wishes = ["--context", str(context), "--users", str(users), "--port", str(port)]
     wishes += ["--guardian", "off", "--detach"]
-    # A plan without drafts keeps the checkpoint's bfloat16, which is another text and speed.
-    engines = ("--enforce-eager", "--dtype", "float32", *engines)
+    # Without bfloat16 instructions, plans with and without drafts differ in it.
+    engines = ("--dtype", dtype, *engines)
     command = [*base, "serve", str(target), *ours, *wishes, "--", *engines]
     subprocess.run(["taskset", "-c", str(CORES[0]), *command], env=environment, check=True)
     try:

@@ -2,7 +2,7 @@
 
 A token is worth verifying if its chance to survive exceeds the price: the tokens that the engine
 makes elsewhere in the seconds that it takes. Of drafter and copy the one with more to gain is
-taken. Text is the target's in any case: it accepts only what it would have said itself.
+taken; what all requests gain together has to be worth the fixed part of verifying. Text is the target's in any case: it accepts only what it would have said itself.
 """
 
 from collections.abc import Sequence
@@ -89,6 +89,7 @@ class DraftChooser:
         chances: Sequence[list[float]] | None,
         *,
         price: float,
+        entry: float,
         most: int | None,
         whole: bool,
     ) -> list[list[int]]:
@@ -99,6 +100,7 @@ class DraftChooser:
         states = [self.requests.get(name) or Drafting(0) for name, _, _ in requests]
         self._assess(states, rows, chances)
         chosen: list[list[int]] = []
+        gains = 0.0
         for state, (_, tokens, longest), row in zip(states, requests, rows, strict=True):
             if state.plain:
                 state.survival, state.is_copy, state.first = (), False, 0.0
@@ -108,7 +110,13 @@ class DraftChooser:
             copy = None
             if longest and not state.proves:
                 copy = self._follow(state, tokens, longest)
-            chosen.append(self._pick(state, row, copy, price, whole=whole or state.proves))
+            draft, gain = self._pick(state, row, copy, price, whole=whole or state.proves)
+            chosen.append(draft)
+            gains += gain
+        if gains < entry and not whole and not self._proving:
+            chosen = [[] for _ in states]
+            for state in states:
+                state.survival, state.is_copy = (), False
         sure = all(state.is_copy and state.survival[-1] > WHOLE for state in states)
         self.copies_all = len(states) if sure else 0
         return chosen
@@ -131,7 +139,8 @@ class DraftChooser:
             first.append(0.0 if state is None else state.first)
             if state is not None:
                 state.first = 0.0
-            if verified and state is not None and not is_copy:
+            # The supervisor's requests are no traffic, and all alike.
+            if verified and state is not None and not is_copy and not state.proves:
                 own.append((place, state))
                 if hoped:
                     error = (accepted[place] - hoped) / (1 + hoped)
@@ -202,20 +211,20 @@ class DraftChooser:
 
     def _pick(
         self, state: Drafting, row: list[int], copy: Copy | None, price: float, *, whole: bool
-    ) -> list[int]:
+    ) -> tuple[list[int], float]:
         """Take the drafter's tokens or the copied ones, as far as they are worth it."""
         count, gain = _cut(state.survival, price)
         count = len(row) if whole else count
         state.is_copy = False
         if copy is None:
-            return row[:count]
+            return row[:count], gain
         state.agrees = row[0] == copy.tokens[0] if row and state.survival else None
         survival = self.rates.list_survival(copy.matched, state.agrees, len(copy.tokens))
         copied, copy_gain = _cut(survival, price)
         if copy_gain <= gain:
-            return row[:count]
+            return row[:count], gain
         state.is_copy, state.survival = True, survival[:copied]
-        return copy.tokens[:copied]
+        return copy.tokens[:copied], copy_gain
 
 
 def find_most_constrained(seats: int, length: int, constrained: int) -> int:

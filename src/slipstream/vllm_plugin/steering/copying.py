@@ -57,13 +57,8 @@ class CopyIndex:
         if len(before) > max(LEAST_WAITING, self._sorted // WAITING_SHARE):
             self._sort()
 
-    def propose(self, most: int, after: Sequence[int] = ()) -> Copy | None:
-        """Return up to `most` tokens after the longest earlier match, of equals the latest.
-
-        With `after` the match ends with these tokens, as if they had come: a drafter's first ones.
-        """
-        if after:
-            return self._propose_after(most, after)
+    def propose(self, most: int) -> Copy | None:
+        """Return up to `most` tokens after the longest earlier match, of equals the latest."""
         if self._source is None and not self._searched:
             self._search()
         if (source := self._source) is None:
@@ -72,14 +67,6 @@ class CopyIndex:
         while len(copied) < most:  # A copy that reaches its own beginning repeats itself.
             copied += copied[: most - len(copied)]
         return Copy(copied, min(self._matched, MOST_MATCHED))
-
-    def _propose_after(self, most: int, after: Sequence[int]) -> Copy | None:
-        count, state = len(self._tokens), (self._source, self._matched, self._searched)
-        self._extend(after)
-        copy = self.propose(most)
-        del self._tokens[count:]
-        self._source, self._matched, self._searched = state
-        return copy
 
     def _extend(self, tokens: Sequence[int]) -> None:
         known, source = self._tokens, self._source

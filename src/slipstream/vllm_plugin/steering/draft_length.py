@@ -69,7 +69,8 @@ class DraftLength:
         self.least: int | None = None
         self.most: int | None = None
         self.chosen = self._usual = self.lengths[-1]
-        self.price = 0.0
+        # In tokens: what a verified one costs, and what verifying any costs.
+        self.price = self.entry = 0.0
         self.used: Counter[int] = Counter()
         self.seconds = self.lost = 0.0
         self._spent = 0.0
@@ -80,6 +81,8 @@ class DraftLength:
         self._rate = 0.0
         # Per request and step: how many are left to the drafter, tokens copied and accepted.
         self._drafted_share, self._copied, self._copied_accepted = 1.0, 0.0, 0.0
+        # Of steps: how many of them verify copies.
+        self._copying = 0.0
 
     def choose(self, sequences: int) -> int:
         """Return the width to draft in this step."""
@@ -104,6 +107,7 @@ class DraftLength:
         rows = max(1.0, step.work.sequences)
         self._drafted_share += (1 - step.copies / rows - self._drafted_share) * COPY_SHARE
         self._copied += (step.copied / rows - self._copied) * COPY_SHARE
+        self._copying += (bool(step.copied) - self._copying) * COPY_SHARE
         accepted = step.copied_accepted / rows
         self._copied_accepted += (accepted - self._copied_accepted) * COPY_SHARE
         if self._charged > 0:
@@ -158,7 +162,8 @@ class DraftLength:
     ) -> Estimate:
         share = self._drafted_share
         kept = sequences * (self._copied + share * verified)
-        work = Work(sequences, verified=kept, width=length)
+        verifying = 1.0 if length else self._copying
+        work = Work(sequences, verified=kept, width=length, verifying=verifying)
         seconds, doubt = self.costs.expect(work), self.costs.doubt(work)
         tokens = 1 + self._copied_accepted + share * gained
         stale = 1 + min(1.0, self._undrafted / STALE_STEPS)
@@ -182,6 +187,7 @@ class DraftLength:
         usual = self._settle(sequences, estimates)
         self._usual, self._rate = usual.length, usual.tokens_per_second
         self.price = self._find_price(sequences)
+        self.entry = min(self._rate * self.costs.per_verification, sequences)
         # A batch that has just come is served as usual first.
         if self._since >= STEPS_BETWEEN_TRIES and usual.known:
             self._try_another(usual, estimates)
@@ -224,9 +230,11 @@ class DraftLength:
 
     def _charge(self, step: Step) -> None:
         """Charge what a step of a try took beyond what its tokens take as usual."""
-        if not self._rate:
+        if not step.work.sequences:
             return
+        estimates = self.estimate(int(step.work.sequences))
+        usual = next((one for one in estimates if one.length == self._usual), estimates[0])
         reading = self.costs.expect(step.work) - self.costs.expect(step.work._replace(prompt=0.0))
-        loss = step.seconds - reading - step.tokens / self._rate
+        loss = step.seconds - reading - step.tokens / usual.tokens_per_second
         self.lost += loss
         self._spent = max(0.0, self._spent + loss)

@@ -39,7 +39,7 @@ LEDGERS_KEPT = 1
 FLIGHT = "flight.bin"
 LEARNT = "learnt.json"
 LEARNT_BYTES = 256 << 10
-KEEP_EVERY_REPORTS = 60
+KEEP_EVERY_REPORTS = 15
 REPORT_EVERY_SECONDS = 1.0
 SPEED_SECONDS = 10
 STEP_SHARE = 0.1
@@ -124,6 +124,7 @@ class Steering:
             rows,
             chances,
             price=control.price,
+            entry=control.entry,
             most=control.most,
             whole=control.is_exact,
         )

@@ -16,14 +16,15 @@ WARM_UP_STEPS = 3
 # None is too fast by chance.
 NOISE = 0.08
 MOST_ERRORS = 3.0
-# A drafter's fixed part and rows as shares of the target's: what is assumed before one is seen.
+# A drafter's fixed part and rows, and the fixed part of verifying, as shares of the target's: what
+# is assumed before one is seen.
 ASSUMED_AFTER = 9
-ASSUMED, ASSUMED_WITHIN = (0.2, 0.3), (0.2, 0.3)
-_FEATURES = 4
+ASSUMED, ASSUMED_WITHIN = (0.2, 0.3, 0.05), (0.2, 0.3, 0.1)
+_FEATURES = 5
 # A token of a prompt as a share of one that is sampled, for which logits are computed.
 PROMPT_TOKEN = 0.8
 # Seconds that each of them may take, before anything is known.
-_UNKNOWN = (np.array((1.0, 0.05, 1.0, 0.05)) / NOISE) ** 2
+_UNKNOWN = (np.array((1.0, 0.05, 1.0, 0.05, 0.2)) / NOISE) ** 2
 
 
 class Work(NamedTuple):
@@ -35,6 +36,8 @@ class Work(NamedTuple):
     width: float = 0.0
     # Sequences that a draft is made for: those that only read their prompt are among them.
     rows: float | None = None
+    # The share of such steps that verify anything; of one step, whether it does.
+    verifying: float | None = None
 
 
 class StepCosts:
@@ -70,7 +73,8 @@ class StepCosts:
     def _assume(self) -> None:
         """Assume what drafting costs, so that one slow step cannot make it look too dear."""
         fixed, token = self.weights[:2]
-        base = np.array((max(fixed, 0) + max(token, 0), max(token, fixed / 32)))
+        step = max(fixed, 0) + max(token, 0)
+        base = np.array((step, max(token, fixed / 32), step))
         self.weights[2:] = base * ASSUMED
         self.covariance[2:, :] = self.covariance[:, 2:] = 0
         self.covariance[2:, 2:] = np.diag((base * ASSUMED_WITHIN / NOISE) ** 2)
@@ -88,6 +92,11 @@ class StepCosts:
     def per_token(self) -> float:
         """Seconds that one more verified token takes."""
         return max(0.0, float(self.weights[1]))
+
+    @property
+    def per_verification(self) -> float:
+        """Seconds that a step takes longer if it verifies anything."""
+        return max(0.0, float(self.weights[4]))
 
     def dump(self) -> dict[str, Any]:
         return {"weights": self.weights.tolist(), "covariance": self.covariance.tolist()}
@@ -109,7 +118,7 @@ class StepCosts:
 
 
 def _describe(work: Work) -> np.ndarray:
-    """A fixed part, tokens, and of drafting a fixed part and the rows.
+    """A fixed part, tokens, of drafting a fixed part and the rows, a fixed part of verifying.
 
     With one batch all the time its tokens cannot be told from the fixed part. Those of prompts can,
     so they count as the same.
@@ -117,4 +126,5 @@ def _describe(work: Work) -> np.ndarray:
     rows = work.sequences if work.rows is None else work.rows
     tokens = work.sequences + work.verified + PROMPT_TOKEN * work.prompt
     drafts = float(work.width > 0)
-    return np.array((1.0, tokens, drafts, rows * (work.width + 1) * drafts))
+    verifying = float(work.verified > 0) if work.verifying is None else work.verifying
+    return np.array((1.0, tokens, drafts, rows * (work.width + 1) * drafts, verifying))

@@ -11,6 +11,7 @@ import torch
 
 from slipstream.vllm_plugin.patches import dflash_v2_copy
 from slipstream.vllm_plugin.patches.dflash_v2_copy import RowCopier, copy_after_drafting
+from slipstream.vllm_plugin.steering.copying import BUCKETS, PRIORS
 
 REPEATS = [1, 2, 3, 4, 5, 6, 1, 2, 3, 4]
 SHORT = [1, 2, 3, 7, 8, 9, 5, 2, 3]
@@ -129,7 +130,8 @@ def test_adaptive_verification_hears_of_a_copied_row_what_is_known_of_copies() -
     speculator.acceptance_estimator = object()
     speculator.propose(**given)
     copied, drafted = speculator.draft_token_confidence_probs[:2].tolist()
-    assert copied == pytest.approx([0.65, 0.65, 0.8, 0.8])
+    four, six = (PRIORS[BUCKETS.index(least)][0] for least in (4, 6))
+    assert copied == pytest.approx([four, four, six, six])
     assert drafted == [0.5] * WIDTH
     slots = given["input_batch"].idx_mapping
     for _ in range(50):

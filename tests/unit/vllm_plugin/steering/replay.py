@@ -83,6 +83,7 @@ class Replay:
             [[1] * width for _ in names],
             [list(chances) for chances, _ in found],
             price=self.control.price,
+            entry=self.control.entry,
             most=0,
             whole=self.control.is_exact,
         )

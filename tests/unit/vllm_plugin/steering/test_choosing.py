@@ -22,7 +22,7 @@ TEXT = [*range(10, 30), *range(10, 18)]
 def choose(
     chooser: DraftChooser, tokens: list[int], price: float, row: list[int] = ROW, **more: object
 ) -> list[int]:
-    named: dict[str, object] = {"most": None, "whole": False, **more}
+    named: dict[str, object] = {"entry": 0.0, "most": None, "whole": False, **more}
     chances = [CHANCES[: len(row)]] if row else None
     (draft,) = chooser.choose([Generating("a", tokens, 31)], [row], chances, price=price, **named)  # type: ignore[arg-type]
     return draft
@@ -98,6 +98,7 @@ def test_where_all_copy_the_drafter_is_not_needed(chooser: DraftChooser) -> None
         [[], []],
         None,
         price=0.05,
+        entry=0.0,
         most=None,
         whole=False,
     )
@@ -111,16 +112,24 @@ def test_a_plain_request_verifies_nothing_and_others_do(chooser: DraftChooser) -
         [ROW, ROW],
         [CHANCES] * 2,
         price=0.1,
+        entry=0.0,
         most=None,
         whole=False,
     )
     assert [len(draft) > 0 for draft in drafts] == [True, False]
 
 
+def test_little_to_gain_is_not_worth_the_fixed_part_of_verifying(chooser: DraftChooser) -> None:
+    assert choose(chooser, [1, 2], 0.1, entry=0.5) == ROW
+    assert choose(chooser, [1, 2], 0.1, entry=3.0) == []
+    assert choose(chooser, [1, 2], 0.1, entry=3.0, whole=True) == ROW
+
+
 def test_zeros_where_the_drafter_cannot_go_on_are_no_draft(chooser: DraftChooser) -> None:
     choose(chooser, [1, 2], 0.1)
     (draft,) = chooser.choose(
-        [Generating("a", [1, 2], 31)], [[0] * 7], None, price=0.0, most=None, whole=False
+        *([Generating("a", [1, 2], 31)], [[0] * 7], None),
+        **{"price": 0.0, "entry": 0.0, "most": None, "whole": False},
     )
     assert draft == []
 

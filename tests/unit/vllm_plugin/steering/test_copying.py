@@ -99,29 +99,6 @@ def test_a_copy_that_reaches_its_own_beginning_repeats_itself() -> None:
     assert copy.tokens == ([1, 2, 3] * 11)[:MOST_COPIED]
 
 
-@pytest.mark.parametrize("vocabulary", [3, 20, 2000])
-def test_a_copy_after_tokens_that_may_come_is_one_after_they_came(vocabulary: int) -> None:
-    tokens = make_repetitive(random.Random(5), 400, vocabulary)
-    index = CopyIndex(tokens[:50])
-    for known in range(50, 390, 5):
-        before = index.propose(9)
-        copy = index.propose(9, after=tokens[known : known + 3])
-        assert index.propose(9) == before
-        index.follow(tokens[known : known + 5])
-        found = search_everything(tokens[: known + 3])
-        # A match that begins and ends in the tokens that may come is not looked for.
-        longest = max((found[end] for end in found if end < known - 1), default=0)
-        if copy is None:
-            assert longest == 0
-            continue
-        assert copy.matched >= min(longest, 8)
-        assert copy.tokens in [
-            continue_from(tokens[: known + 3], end, 9)
-            for end, matched in found.items()
-            if matched == copy.matched
-        ]
-
-
 def test_an_index_of_a_prompt_is_the_index_of_its_tokens_one_by_one() -> None:
     tokens = make_repetitive(random.Random(3), 400, 30)
     grown = CopyIndex([])
