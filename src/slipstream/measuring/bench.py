@@ -296,7 +296,9 @@ def summarize(load: Load, samples: Sequence[Sample]) -> BenchCell:
         seconds = sum(sample.seconds for sample in samples) / load.concurrency
     tokens = sum(sample.output_tokens for sample in good)
     drafts = Drafts.total(sample.draft_counts for sample in good)
-    drafts = drafts if drafts.drafts else load.counts.draft_counts
+    later = tokens - len(good)
+    if not drafts.drafts:
+        drafts, later = load.counts.draft_counts, (load.counts.output_tokens or 0) - len(samples)
     return BenchCell(
         kind=load.kind,
         concurrency=load.concurrency,
@@ -308,7 +310,7 @@ def summarize(load: Load, samples: Sequence[Sample]) -> BenchCell:
         first_token=rank([one.first_token_seconds for one in good]),
         per_token=rank([one.seconds_per_token for one in good]),
         whole=rank([one.seconds for one in good]),
-        tokens_per_step=drafts.tokens_per_step,
+        tokens_per_step=_count_tokens_per_step(drafts, later),
         acceptance_rate=drafts.acceptance_rate,
         by_position=drafts.by_position,
         cache_hit_share=load.counts.cache_hit_share,
@@ -316,6 +318,17 @@ def summarize(load: Load, samples: Sequence[Sample]) -> BenchCell:
         memory_bytes=load.memory_bytes,
         tasks=describe_tasks(samples),
     )
+
+
+def _count_tokens_per_step(drafts: Drafts, later: int) -> float | None:
+    """Return a step's tokens, whether it had a draft or not.
+
+    `later` are the tokens after the first ones, which their prompts' steps made.
+    """
+    if not drafts.drafts:
+        return None
+    accepted = sum(drafts.accepted)
+    return 1 + accepted / max(drafts.drafts, later - accepted)
 
 
 def list_cells(loads: Sequence[Load], samples: Sequence[Sample]) -> list[BenchCell]:

@@ -2,7 +2,8 @@
 
 A token is worth verifying if its chance to survive exceeds the price: the tokens that the engine
 makes elsewhere in the seconds that it takes. Of drafter and copy the one with more to gain is
-taken; what all requests gain together has to be worth the fixed part of verifying. Text is the target's in any case: it accepts only what it would have said itself.
+taken; what all requests gain together has to be worth the fixed part of verifying. Text is the
+target's in any case: it accepts only what it would have said itself.
 """
 
 from collections.abc import Sequence

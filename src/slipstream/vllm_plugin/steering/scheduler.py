@@ -188,7 +188,7 @@ class _Steered:
         constrained = sum(request.use_structured_output for request in running)
         masked = self._steering.find_most_constrained(seats, constrained)
         share = self.max_num_scheduled_tokens // max(1, len(running)) - 1
-        most = min(self._most_copied, share)
+        most: int = min(self._most_copied, share)
 
         def bound(request: Any) -> int:
             thinks = getattr(request.sampling_params, "thinking_token_budget", None) is not None

@@ -2,9 +2,11 @@
 
 A step reads prompts, verifies tokens and drafts the next ones, in any mixture, and all of them
 teach the same line. It follows the latest few hundred steps, so a longer context or a busy machine
-is in it; a stall counts as no more than a slow step.
+is in it; a stall counts as no more than a slow step. What these steps cannot tell apart, as a
+batch that is always the same, stays near what is assumed.
 """
 
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,15 +18,15 @@ WARM_UP_STEPS = 3
 # None is too fast by chance.
 NOISE = 0.08
 MOST_ERRORS = 3.0
-# A drafter's fixed part and rows, and the fixed part of verifying, as shares of the target's: what
-# is assumed before one is seen.
-ASSUMED_AFTER = 9
-ASSUMED, ASSUMED_WITHIN = (0.2, 0.3, 0.05), (0.2, 0.3, 0.1)
-_FEATURES = 5
+# What is assumed, and within which bounds: as shares of the fastest step, of rows as one of a token.
+ASSUMED = np.array((0.8, 1 / 64, 0.2, 0.3, 0.05))
+WITHIN = np.array((1.0, 1 / 16, 0.2, 0.3, 0.1))
+LEAST_TOKEN = 1 / 32
 # A token of a prompt as a share of one that is sampled, for which logits are computed.
 PROMPT_TOKEN = 0.8
-# Seconds that each of them may take, before anything is known.
-_UNKNOWN = (np.array((1.0, 0.05, 1.0, 0.05, 0.2)) / NOISE) ** 2
+# What the machine was like for an earlier engine is a beginning, not a fact.
+RECALLED = 0.25
+_TOKEN, _ROW, _VERIFYING = 1, 3, 4
 
 
 class Work(NamedTuple):
@@ -41,13 +43,15 @@ class Work(NamedTuple):
 
 
 class StepCosts:
-    """Recursive least squares of the relative error; the latest steps count most."""
+    """Least squares of the relative error; the latest steps count most, the assumption always."""
 
     def __init__(self) -> None:
         self.steps = 0
-        self._drafted = False
-        self.weights = np.zeros(_FEATURES)
-        self.covariance = np.diag(_UNKNOWN)
+        self.weights = np.zeros(len(ASSUMED))
+        self.covariance = np.zeros((len(ASSUMED),) * 2)
+        self._information = np.zeros((len(ASSUMED),) * 2)
+        self._moment = np.zeros(len(ASSUMED))
+        self._fastest = inf
 
     def observe(self, work: Work, seconds: float) -> None:
         """Learn from one step."""
@@ -55,29 +59,26 @@ class StepCosts:
         if self.steps <= WARM_UP_STEPS:
             return
         row = _describe(work) / seconds
-        gain = self.covariance @ row
-        scale = FORGETTING + float(row @ gain)
-        error = min(1 - float(row @ self.weights), MOST_ERRORS * NOISE * scale**0.5)
-        self.weights += gain * (error / scale)
-        self.covariance = (self.covariance - np.outer(gain, gain) / scale) / FORGETTING
-        self._bound()
-        self._drafted |= work.width > 0
-        if self.steps == ASSUMED_AFTER and not self._drafted:
-            self._assume()
+        share = 1.0
+        if self._fastest < inf:
+            most = MOST_ERRORS * NOISE * (1 + float(row @ self.covariance @ row)) ** 0.5
+            share = min(1.0, float(row @ self.weights) + most)
+        self._fastest = min(self._fastest, seconds)
+        self._information = FORGETTING * self._information + np.outer(row, row)
+        self._moment = FORGETTING * self._moment + share * row
+        self._solve()
 
-    def _bound(self) -> None:
-        """Keep the covariance of what was long not seen within what is assumed of the unknown."""
-        scale = np.sqrt(np.minimum(1.0, _UNKNOWN / self.covariance.diagonal()))
-        self.covariance *= np.outer(scale, scale)
-
-    def _assume(self) -> None:
-        """Assume what drafting costs, so that one slow step cannot make it look too dear."""
-        fixed, token = self.weights[:2]
-        step = max(fixed, 0) + max(token, 0)
-        base = np.array((step, max(token, fixed / 32), step))
-        self.weights[2:] = base * ASSUMED
-        self.covariance[2:, :] = self.covariance[:, 2:] = 0
-        self.covariance[2:, 2:] = np.diag((base * ASSUMED_WITHIN / NOISE) ** 2)
+    def _solve(self) -> None:
+        """Find the line. No part of it takes less than nothing: then the others take less."""
+        scale = np.full(len(ASSUMED), self._fastest)
+        scale[_ROW] = max(self.weights[_TOKEN], LEAST_TOKEN * self._fastest)
+        assumed = (NOISE / (WITHIN * scale)) ** 2
+        covariance = np.linalg.inv(self._information + np.diag(assumed))
+        weights = covariance @ (self._moment + assumed * ASSUMED * scale)
+        for place in np.flatnonzero(weights < 0):
+            missing = min(0.0, weights[place]) / covariance[place, place]
+            weights -= missing * covariance[:, place]
+        self.weights, self.covariance = np.maximum(weights, 0.0), covariance
 
     def expect(self, work: Work) -> float:
         """Return the seconds that such a step takes now; nothing that it does takes less than 0."""
@@ -85,36 +86,42 @@ class StepCosts:
 
     def doubt(self, work: Work) -> float:
         """Return the standard error of what is expected, in seconds."""
+        if not self._fastest < inf:
+            return inf
         row = _describe(work)
         return NOISE * float(np.sqrt(max(0.0, row @ self.covariance @ row)))
 
     @property
     def per_token(self) -> float:
         """Seconds that one more verified token takes."""
-        return max(0.0, float(self.weights[1]))
+        return float(self.weights[_TOKEN])
 
     @property
     def per_verification(self) -> float:
         """Seconds that a step takes longer if it verifies anything."""
-        return max(0.0, float(self.weights[4]))
+        return float(self.weights[_VERIFYING])
 
     def dump(self) -> dict[str, Any]:
-        return {"weights": self.weights.tolist(), "covariance": self.covariance.tolist()}
+        return {
+            "information": self._information.tolist(),
+            "moment": self._moment.tolist(),
+            "fastest": self._fastest,
+        }
 
     def load(self, found: Any) -> None:
-        """Begin with what an earlier engine has learnt; what is not sound is left out."""
-        weights = np.asarray(found["weights"], float)
-        covariance = np.asarray(found["covariance"], float)
-        shapes = weights.shape, covariance.shape
-        sound = np.isfinite(weights).all() and np.isfinite(covariance).all()
-        if shapes != ((_FEATURES,), (_FEATURES, _FEATURES)) or not sound:
+        """Begin with what an earlier engine has learnt, or raise an error."""
+        information = np.asarray(found["information"], float)
+        moment, fastest = np.asarray(found["moment"], float), float(found["fastest"])
+        shapes = information.shape, moment.shape
+        if shapes != (self._information.shape, self._moment.shape) or not 0 < fastest < inf:
             raise ValueError("not the line of a step's seconds")
-        if np.linalg.eigvalsh(covariance).min() < 0 or weights[0] <= 0:
-            raise ValueError("not a covariance")
-        # What the machine was like then is a beginning, not a fact.
-        self.weights, self.covariance = weights, covariance * 4
-        self._bound()
-        self._drafted = True
+        if not (np.isfinite(information).all() and np.isfinite(moment).all()):
+            raise ValueError("not the line of a step's seconds")
+        if np.linalg.eigvalsh(information).min() < -1e-6 * np.abs(information).max():
+            raise ValueError("not what steps have told")
+        self._information, self._moment = RECALLED * information, RECALLED * moment
+        self._fastest = fastest
+        self._solve()
 
 
 def _describe(work: Work) -> np.ndarray:
