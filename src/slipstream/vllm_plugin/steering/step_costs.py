@@ -18,7 +18,7 @@ WARM_UP_STEPS = 3
 # None is too fast by chance.
 NOISE = 0.08
 MOST_ERRORS = 3.0
-# What is assumed, and within which bounds: as shares of the fastest step, of rows as one of a token.
+# Assumed, and within which bounds: as shares of the fastest step, of rows as shares of a token.
 ASSUMED = np.array((0.8, 1 / 64, 0.2, 0.3, 0.05))
 WITHIN = np.array((1.0, 1 / 16, 0.2, 0.3, 0.1))
 LEAST_TOKEN = 1 / 32
