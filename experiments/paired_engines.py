@@ -25,6 +25,7 @@ from slipstream.user_folders import slipstream_cache
 
 CORES = sorted(os.sched_getaffinity(0))[:2]
 COPIES = ("copies", "copied", "copied_accepted")
+SERVED = ("tokens", "steps", "drafted", *COPIES)
 
 
 @dataclass(frozen=True)
@@ -172,23 +173,21 @@ def describe_work(
     """Return what an engine did in between, by vLLM's counters and its core's reports."""
     counts = after[0].since(before[0])
     tokens, accepted, drafts = counts.output_tokens or 0, counts.accepted or 0, counts.drafts or 0
-    figures: dict[str, Any] = {
+    served = {name: _add_up(after[1], name) - _add_up(before[1], name) for name in SERVED}
+    steps = max(1, served["steps"])
+    return {
         "seconds": round(seconds, 2),
         "tokens": tokens,
         "tokens_per_second": round(tokens / seconds, 2),
-        # Of a sequence's step one token is the target's own, the others were accepted.
-        "tokens_per_step": round(tokens / max(1, tokens - accepted), 3),
+        # By the ledger: vLLM also counts what was accepted beyond the end of an answer.
+        "tokens_per_step": round(served["tokens"] / steps, 3),
         "tokens_per_draft": round(1 + accepted / drafts, 3) if drafts else None,
-        "verified_per_step": round((counts.drafted or 0) / max(1, tokens - accepted), 3),
+        "verified_per_step": round((served["drafted"] + served["copied"]) / steps, 3),
         "prompt_tokens": counts.prompt_tokens,
         "cached_tokens": counts.cache_hits,
+        **{name: served[name] for name in COPIES},
+        **{name: after[1].get(name) for name in ("spent_share", "calibration")},
     }
-    for name in COPIES:
-        then, now = (_add_up(state, name) for _, state in (before, after))
-        figures[name] = now - then
-    for name in ("spent_share", "calibration"):
-        figures[name] = after[1].get(name)
-    return figures
 
 
 def _add_up(state: dict[str, Any], name: str) -> int:

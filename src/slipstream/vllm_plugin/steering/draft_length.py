@@ -24,8 +24,6 @@ FIRST_TRIES = 1.5
 KNOWN_WITHIN = 0.08
 # Standard errors to which a width may be better than expected.
 HOPE = 2.0
-# Steps without drafts after which their gain may have doubled.
-STALE_STEPS = 2000
 UNTRIED_LOSS = 0.2
 NARROWER_BY = 1.05
 LEAST_PRICE, MOST_PRICE = 0.02, 0.97
@@ -75,7 +73,7 @@ class DraftLength:
         self.seconds = self.lost = 0.0
         self._spent = 0.0
         self._trying: int | None = None
-        self._left = self._unlooked = self._undrafted = 0
+        self._left = self._unlooked = 0
         self._since = STEPS_BETWEEN_TRIES
         self._sequences = self._charged = 0
         self._rate = 0.0
@@ -101,9 +99,9 @@ class DraftLength:
     def observe(self, step: Step) -> None:
         """Learn from a step, and charge it if it was one of a try."""
         self.costs.observe(step.work, step.seconds)
+        self.survival.steps += 1
         self.used[int(step.work.width)] += 1
         self.seconds += step.seconds
-        self._undrafted = 0 if step.work.width else self._undrafted + 1
         rows = max(1.0, step.work.sequences)
         self._drafted_share += (1 - step.copies / rows - self._drafted_share) * COPY_SHARE
         self._copied += (step.copied / rows - self._copied) * COPY_SHARE
@@ -166,8 +164,7 @@ class DraftLength:
         work = Work(sequences, verified=kept, width=length, verifying=verifying)
         seconds, doubt = self.costs.expect(work), self.costs.doubt(work)
         tokens = 1 + self._copied_accepted + share * gained
-        stale = 1 + min(1.0, self._undrafted / STALE_STEPS)
-        hoped = 1 + self._copied_accepted + share * (gained * stale + HOPE * error)
+        hoped = tokens + share * HOPE * error
         # It takes at least what the target alone takes for these tokens.
         least = max(self.costs.expect(work._replace(width=0.0)), seconds - HOPE * doubt)
         return Estimate(

@@ -24,6 +24,8 @@ WEIGHT = 12.0
 # Verified tokens after which an earlier one counts half.
 HALF_LIFE = 4000.0
 ROWS = 128
+# Steps after which what a draft was worth counts half.
+ROW_HALF_LIFE = 200.0
 
 
 class Survival:
@@ -37,7 +39,9 @@ class Survival:
         self._rates = np.broadcast_to(self._prior, shape).copy()
         self._means = np.full(longest, UNSAID_RATE)
         self._rows = np.zeros((len(KINDS), ROWS, longest))
+        self._drafted_at = np.zeros((len(KINDS), ROWS))
         self._seen = np.zeros(len(KINDS), int)
+        self.steps = 0
         # Open requests by kind.
         self.open = np.zeros(len(KINDS), int)
         self._fresh = 0
@@ -56,7 +60,8 @@ class Survival:
         """Keep what drafts are worth; a narrow one is continued as drafts on average do."""
         tail = self._means[survival.shape[1] :].cumprod()
         for kind, row in zip(kinds, np.hstack((survival, survival[:, -1:] * tail)), strict=True):
-            self._rows[kind, self._seen[kind] % ROWS] = row
+            place = self._seen[kind] % ROWS
+            self._rows[kind, place], self._drafted_at[kind, place] = row, self.steps
             self._seen[kind] += 1
 
     def learn(
@@ -95,12 +100,22 @@ class Survival:
 
     def _weigh_kind(self, kind: int, price: float) -> np.ndarray:
         count = min(self._seen[kind], ROWS)
-        rows = self._rows[kind, :count] if count else self._rates[kind, :, UNSAID].cumprod()[None]
+        if not count:
+            rows = self._rates[kind, :, UNSAID].cumprod()
+            gains = (rows * (rows > price)).cumsum()
+            error = gains / np.sqrt(4 + self._trials[kind, 0, UNSAID])
+            return np.stack(((rows > price).cumsum(), gains, error))
+        rows, ages = self._rows[kind, :count], self.steps - self._drafted_at[kind, :count]
+        weights = 0.5 ** ((ages - ages.min()) / ROW_HALF_LIFE)
+        evidence = 0.5 ** (ages.min() / ROW_HALF_LIFE) * weights.sum()
+        weights /= weights.sum()
         kept = rows > price
         gains = (rows * kept).cumsum(1)
-        mean, tokens = gains.mean(0), self._trials[kind, 0, UNSAID]
-        error = gains.std(0) / np.sqrt(count) if count else mean / np.sqrt(4 + tokens)
-        return np.stack((kept.mean(0).cumsum(), mean, error))
+        mean = weights @ gains
+        # The fewer and older they are, the rather may they be as good as drafts on average.
+        spread = weights @ (gains - mean) ** 2 + self._means.cumprod().cumsum() ** 2
+        error = np.sqrt(spread / (1 + evidence))
+        return np.stack(((weights @ kept).cumsum(), mean, error))
 
     def list_calibration(self) -> list[Calibration]:
         """List what the drafter said of its tokens, and what became of them."""

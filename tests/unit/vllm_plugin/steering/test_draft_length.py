@@ -101,3 +101,15 @@ def test_steps_with_prompts_and_mixed_lengths_are_learnt_from() -> None:
     control.observe(Step(Work(3, prompt=200, verified=9, width=4, rows=4), tokens=5, seconds=0.4))
     assert control.costs.steps == 1
     assert control.used == {4: 1}
+
+
+def test_drafts_that_are_better_than_those_before_are_soon_made_again() -> None:
+    replay = Replay(DraftLength(ALL), CODE)
+    usual = replay.engine.draft
+    replay.engine.draft = lambda _, width: ((0.04,) * width, 0)  # type: ignore[method-assign]
+    replay.run(1, 60)
+    assert replay.control.used[0] > 0.8 * replay.control.used.total()
+    replay.engine.draft = usual  # type: ignore[method-assign]
+    before = replay.tokens
+    replay.run(1, 60)
+    assert replay.tokens - before > 1.4 * measure([0], CODE, 1, seconds=60, seed=1).tokens
