@@ -138,7 +138,7 @@ def test_adaptive_verification_hears_of_a_copied_row_what_is_known_of_copies() -
         speculator.observe_verification(slots, torch.tensor([5, 2]), torch.tensor([0, 3]))
     assert speculator.observed[0] == [0, 2, 0, 3]
     speculator.propose(**given)
-    assert min(speculator.draft_token_confidence_probs[0].tolist()) > 0.9
+    assert min(speculator.draft_token_confidence_probs[0].tolist()) > 0.85
 
 
 class Another(DFlashSpeculator):

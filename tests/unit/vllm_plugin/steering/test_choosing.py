@@ -128,8 +128,13 @@ def test_little_to_gain_is_not_worth_the_fixed_part_of_verifying(chooser: DraftC
 def test_zeros_where_the_drafter_cannot_go_on_are_no_draft(chooser: DraftChooser) -> None:
     choose(chooser, [1, 2], 0.1)
     (draft,) = chooser.choose(
-        *([Generating("a", [1, 2], 31)], [[0] * 7], None),
-        **{"price": 0.0, "entry": 0.0, "most": None, "whole": False},
+        [Generating("a", [1, 2], 31)],
+        [[0] * 7],
+        None,
+        price=0.0,
+        entry=0.0,
+        most=None,
+        whole=False,
     )
     assert draft == []
 

@@ -106,7 +106,7 @@ def test_steps_with_prompts_and_mixed_lengths_are_learnt_from() -> None:
 def test_drafts_that_are_better_than_those_before_are_soon_made_again() -> None:
     replay = Replay(DraftLength(ALL), CODE)
     usual = replay.engine.draft
-    replay.engine.draft = lambda _, width: ((0.04,) * width, 0)  # type: ignore[method-assign]
+    replay.engine.draft = lambda kind, width: ((0.04,) * width, 0)  # type: ignore[method-assign]
     replay.run(1, 60)
     assert replay.control.used[0] > 0.8 * replay.control.used.total()
     replay.engine.draft = usual  # type: ignore[method-assign]
