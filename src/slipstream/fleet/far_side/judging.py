@@ -11,13 +11,11 @@ from slipstream.errors import InvalidInputError
 from slipstream.fleet.record import Name, find_folder, is_of_fleet
 from slipstream.records import Record
 from slipstream.serving.run import RunFolder, find_runs_root, list_runs
-from slipstream.steering.ledger import LedgerLine, read_ledger
+from slipstream.steering.ledger import SUPERVISOR_KEY, LedgerLine, read_ledger
 from slipstream.steering.swap_test import SwapTest, Verdict
 
 MOST_BEFORE = 1000
 LEAST_TOKENS = 8
-# The supervisor's own requests: the same few texts over and over.
-_OWN_KEY = "supervisor"
 
 
 class JudgeRun(Record):
@@ -84,5 +82,5 @@ def measure_speed(line: LedgerLine) -> float | None:
 
 def _read_lines(folder: RunFolder) -> Iterator[LedgerLine]:
     for line in read_ledger(folder.list_ledgers()):
-        if line.key != _OWN_KEY:
+        if line.key != SUPERVISOR_KEY:
             yield line

@@ -15,14 +15,12 @@ from slipstream.serving.plugin_settings import takes_swaps
 from slipstream.serving.run import Run, RunFolder
 from slipstream.serving.supervision.run_socket import RunSocket
 from slipstream.serving.swaps import ServedDrafter, SwapOrder
-from slipstream.steering.ledger import LedgerLine, LedgerReader, read_ledger
+from slipstream.steering.ledger import SUPERVISOR_KEY, LedgerLine, LedgerReader, read_ledger
 from slipstream.steering.swap_test import SwapTest, Verdict
 
 WATCH_SECONDS = 600.0
 MOST_BEFORE = 1000
 LINES_A_LOOK = 1000
-# The supervisor's own requests: the same few texts over and over.
-_OWN_KEY = "supervisor"
 
 
 def find_current(run: Run) -> ServedDrafter:
@@ -99,7 +97,7 @@ class SwapWatch:
                 after.append(line)
             elif any(begin <= began and line.at <= end for begin, end in self._served):
                 before.append(line)
-        self.test = SwapTest(line for line in before if line.key != _OWN_KEY)
+        self.test = SwapTest(line for line in before if line.key != SUPERVISOR_KEY)
         self._add(after)
 
     def look(self) -> Verdict | Literal["undecided"] | None:
@@ -122,7 +120,7 @@ class SwapWatch:
 
     def _add(self, lines: list[LedgerLine]) -> None:
         for line in lines:
-            if line.at - line.seconds >= self._swapped_at and line.key != _OWN_KEY:
+            if line.at - line.seconds >= self._swapped_at and line.key != SUPERVISOR_KEY:
                 self.test.add(line)
 
 

@@ -7,6 +7,9 @@ Whatever goes wrong with a swap is told, and no reason to end an engine that ser
 """
 
 import asyncio
+import time
+from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -20,18 +23,21 @@ from slipstream.serving.supervision.engine_life import EngineLife
 from slipstream.serving.supervision.generation import PROOFS, STORY, Proof, prove
 from slipstream.serving.supervision.run_socket import RunSocket
 from slipstream.serving.supervision.swapping.swap_checks import (
+    LINES_A_LOOK,
     WATCH_SECONDS,
     SwapWatch,
     find_current,
     find_faults,
 )
 from slipstream.serving.swaps import ServedDrafter, Swap, SwapOrder, Trial
+from slipstream.steering.ledger import SUPERVISOR_KEY, LedgerReader
 
 LOOK_EVERY_SECONDS = 0.25
 # A gate that says nothing for so long serves a drafter that nobody knows.
 GATE_WITHIN_SECONDS = 600.0
 KEPT_DRAFTERS = 100
 PROOF_TOKENS = 32
+LINE_WITHIN_SECONDS = 2.0
 
 
 class Swapping:
@@ -113,7 +119,7 @@ class Swapping:
 
     async def _exchange(self, order: SwapOrder, life: EngineLife) -> None:
         """Load the ordered drafter, and keep it if some of its drafts are accepted in the proof."""
-        before = await _prove_again(life)
+        before = await _prove_again(life, self._chronicle.folder.ledger)
         result = await self._load(order.folder, life, is_return=False)
         if result.outcome != "swapped":
             outcome = "refused" if result.outcome == "refused" else "failed"
@@ -124,7 +130,7 @@ class Swapping:
         try:
             # By the time of another token, all drafts of the old drafter are verified.
             await life.asker.generate(STORY, 1)
-            after = await _prove_again(life)
+            after = await _prove_again(life, self._chronicle.folder.ledger)
         except EngineError as fault:
             await self._return(life, fault.message, order=order, result=result)
             return
@@ -325,9 +331,21 @@ class Swapping:
 FIGURES = {"load_seconds", "tokens_per_step_before", "tokens_per_step_after"}
 
 
-async def _prove_again(life: EngineLife) -> Proof:
-    """Repeat the test request on one prompt, briefly, since other requests are open."""
-    return await prove(life.asker, drafts=True, prompts=PROOFS[:1], tokens=PROOF_TOKENS)
+async def _prove_again(life: EngineLife, ledger: Path) -> Proof:
+    """Repeat the test request on one prompt, briefly, since other requests are open.
+
+    Its drafts are those of its own line: what vLLM counts is of all, and copies are among it.
+    """
+    with closing(LedgerReader()) as reader:
+        await asyncio.to_thread(lambda: sum(1 for _ in iter(lambda: reader.read_raw(ledger), None)))
+        proof = await prove(life.asker, drafts=True, prompts=PROOFS[:1], tokens=PROOF_TOKENS)
+        until = time.monotonic() + LINE_WITHIN_SECONDS
+        while ledger.exists() and time.monotonic() < until:
+            for line in await asyncio.to_thread(reader.read, ledger, LINES_A_LOOK):
+                if (line.key, line.tokens) == (SUPERVISOR_KEY, proof.generation.tokens):
+                    return replace(proof, drafts=line.drafts, accepted=sum(line.accepted))
+            await asyncio.sleep(LOOK_EVERY_SECONDS)
+    return proof
 
 
 def _explain(fault: Exception) -> str:

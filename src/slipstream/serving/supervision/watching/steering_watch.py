@@ -13,13 +13,12 @@ from slipstream.planning.plan import LaunchPlan
 from slipstream.serving.supervision.chronicle import Chronicle
 from slipstream.serving.supervision.run_socket import RunSocket
 from slipstream.steering.guardian import DrafterSwap, Drift, Guardian, Levers, Step
-from slipstream.steering.ledger import LedgerLine, LedgerReader
+from slipstream.steering.ledger import SUPERVISOR_KEY, LedgerLine, LedgerReader
 from slipstream.steering.ledger_watch import LedgerWatch
 
 LOOK_EVERY_SECONDS = 1.0
 LINES_PER_LOOK = 500
 MOST_DRIFTS = 20
-OWN_KEY = "supervisor"
 # A stuck GB10 ran at 799 MHz of 2281 under load.
 LOW_CLOCK_SHARE = 0.5
 
@@ -72,7 +71,7 @@ class SteeringWatch:
         """Yield the new requests, without the supervisor's own."""
         file = self._chronicle.folder.ledger
         for line in self._reader.read(file, LINES_PER_LOOK):
-            if line.key != OWN_KEY:
+            if line.key != SUPERVISOR_KEY:
                 yield line
         if self._reader.skipped_lines and not self._is_torn:
             self._is_torn = True

@@ -20,6 +20,7 @@ from slipstream.serving.supervision import supervisor
 from slipstream.serving.supervision.swapping import swapping
 from slipstream.serving.supervision.swapping.swap_checks import find_faults
 from slipstream.serving.swaps import Swap, SwapOrder
+from slipstream.steering.ledger import SUPERVISOR_KEY
 from slipstream.steering.state import SteeringOrder
 from slipstream.vllm_plugin.gate.run_link import RunLink
 from tests.unit.checkpoints.folders import (
@@ -156,6 +157,30 @@ def test_a_drafter_of_which_nothing_is_accepted_is_swapped_back(theatre: Theatre
     assert theatre.run.plan.drafter == str(theatre.old)
     assert [one.folder.name for one in theatre.run.drafters] == ["old", "new", "old"]
     assert theatre.run.measurements["tokens_per_step"] == 2.0
+
+
+def test_accepted_copies_of_others_are_none_of_the_new_drafters(theatre: Theatre) -> None:
+
+    async def act(stage: Stage) -> Swap:
+        own = {"key": SUPERVISOR_KEY, "tokens": swapping.PROOF_TOKENS, "cached_tokens": 0}
+
+        async def write_lines() -> None:
+            while True:
+                accepted = [0, 0, 0] if theatre.client.loaded else [20, 9, 0]
+                with stage.folder.ledger.open("ab") as ledger:
+                    ledger.write(write_line(accepted=accepted, **own))
+                await asyncio.sleep(0.02)
+
+        writing = asyncio.create_task(write_lines())
+        try:
+            return await theatre.swap(theatre.new)
+        finally:
+            writing.cancel()
+
+    swap = theatre.serve(act)
+    assert swap.outcome == "swapped-back"
+    assert "none of 29 drafts was accepted" in swap.message
+    assert (swap.tokens_per_step_before, swap.tokens_per_step_after) == (2.0, 1.0)
 
 
 def test_a_drafter_before_that_is_gone_cannot_come_back(theatre: Theatre) -> None:
