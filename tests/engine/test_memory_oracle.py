@@ -7,8 +7,15 @@ from typing import Any
 import pytest
 
 from slipstream.checkpoints import read_checkpoint
+from slipstream.cli.planning.plan import find_host
 from slipstream.engines.vllm import CPU_BLOCK_TOKENS
-from slipstream.planning.memory.cache import Ranks, sequence_bytes, state_bytes, token_bytes
+from slipstream.planning.memory.cache import (
+    Ranks,
+    sequence_bytes,
+    state_bytes,
+    token_bytes,
+    widen_states,
+)
 from tests.engine.arms.launch import run_script
 from tests.judge.checkpoints import write_checkpoint
 
@@ -60,6 +67,8 @@ def test_tokens_states_and_sequences_take_what_vllm_says(
     found, ranks = account[name], Ranks(tensor=CASES[name])
     assert "error" not in found, found
     checkpoint = read_checkpoint(str(folders[name]))
+    if find_host(None).processor.has_bfloat16:
+        checkpoint = widen_states(checkpoint)
     states = [
         (state_bytes(part, 0, ranks.tensor) or 0) * part.count
         for part in checkpoint.layers or ()

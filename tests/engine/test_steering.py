@@ -197,7 +197,8 @@ def test_the_screen_and_the_page_show_what_the_core_reports(service: Service) ->
     assert view.steering is not None
     assert view.engine is not None
     assert view.steering.kinds["code"].drafts == told["kinds"]["code"]["drafts"]
-    assert view.engine.drafts == sum(one.drafts for one in view.steering.kinds.values())
+    kinds = view.steering.kinds.values()
+    assert view.engine.drafts == sum(one.drafts + one.copies for one in kinds)
     assert state["steering"]["kinds"]["code"]["accepted"] == told["kinds"]["code"]["accepted"]
     assert {"core", "API server"} <= {one.role for one in view.processes if one.bytes}
     assert httpx.get(f"{service.url}/slipstream").text.startswith("<!DOCTYPE html>")

@@ -5,7 +5,13 @@ from math import ceil
 
 from slipstream.checkpoints.checkpoint import Checkpoint
 from slipstream.planning.inputs import PlanInputs
-from slipstream.planning.memory.cache import add_up, head_token_bytes, sequence_bytes, token_bytes
+from slipstream.planning.memory.cache import (
+    add_up,
+    head_token_bytes,
+    sequence_bytes,
+    token_bytes,
+    widen_states,
+)
 from slipstream.planning.memory.estimates import estimate_drafter_layers
 from slipstream.planning.memory.weights import (
     find_drafter_ranks,
@@ -160,7 +166,9 @@ def _list_sequence_bytes(inputs: PlanInputs, settings: EngineSettings) -> list[i
     )
     kv_dtype, length = settings.cache_dtype, settings.draft_length
     ranks = find_ranks(settings)
-    sizes = [measure(inputs.target, kv_dtype=kv_dtype, draft_length=length, ranks=ranks)]
+    wide = inputs.on_cpu and inputs.host.processor.has_bfloat16
+    target = widen_states(inputs.target) if wide else inputs.target
+    sizes = [measure(target, kv_dtype=kv_dtype, draft_length=length, ranks=ranks)]
     if (drafter := _complete_drafter(inputs)) is not None:
         kv_dtype, ranks = settings.drafter_cache_dtype, find_drafter_ranks(settings)
         sizes.append(measure(drafter, kv_dtype=kv_dtype, draft_length=0, ranks=ranks))

@@ -136,6 +136,19 @@ def head_token_bytes(target: Checkpoint, kv_dtype: str, tensor: int = 1) -> int 
     return layer_token_bytes(alike[-1], kv_dtype, tensor) if alike else None
 
 
+def widen_states(checkpoint: Checkpoint) -> Checkpoint:
+    """Return a checkpoint with recurrent states in float32.
+
+    vLLM keeps them so on a CPU with bfloat16 instructions (platforms/cpu.py).
+    """
+    layers = checkpoint.layers
+    if layers is None or not checkpoint.is_hybrid:
+        return checkpoint
+    wide = {"state_element_bytes": 4}
+    parts = [one.model_copy(update=wide) if one.kind == "recurrent" else one for one in layers]
+    return checkpoint.model_copy(update={"layers": tuple(parts)})
+
+
 def state_bytes(part: Layers, draft_length: int, tensor: int = 1) -> int | None:
     """Return a recurrent layer's state for one sequence: one copy more for each draft token."""
     channels, width = part.convolution_channels, part.convolution_width
