@@ -8,6 +8,8 @@ import pytest
 from slipstream.checkpoints.checkpoint import Layers
 from slipstream.hardware.host import MemoryUser
 from slipstream.planning.inputs import PlanInputs
+from slipstream.planning.planner import make_plan
+from slipstream.planning.settings.options import make_options
 from slipstream.planning.settings.placement import (
     decide_dtype,
     decide_eager,
@@ -21,7 +23,7 @@ from slipstream.planning.settings.placement import (
     note_idle,
 )
 from slipstream.recipes.recipe import Obsolete
-from tests.unit.planning.pieces import make_inputs, make_recipe, pick
+from tests.unit.planning.pieces import HYBRID_LAYERS, TARGET, make_inputs, make_recipe, pick
 
 
 @pytest.mark.parametrize(
@@ -304,3 +306,15 @@ def test_plain_decoding_gets_the_dtype_that_is_best_for_its_batch(
     host = change_processor(features=("avx2",)).host
     choice = decide_dtype(replace(make_inputs(method="plain", users=users), host=host))
     assert (choice.value if choice else None) == dtype
+
+
+def test_states_take_float32_on_a_cpu_where_vllm_keeps_them_so() -> None:
+    recurrent, full = HYBRID_LAYERS
+    layers = (recurrent.model_copy(update={"state_element_bytes": 2}), full)
+    target = TARGET.model_copy(update={"layers": layers})
+    sizes = []
+    for features in (("avx2",), ("avx512_bf16",)):
+        host = change_processor(features=features).host
+        plan = make_plan(host, target, None, None, make_options(method="plain"))
+        sizes.append(plan.memory.bytes_per_sequence or 0)
+    assert sizes[1] > 1.2 * sizes[0] > 0
