@@ -87,52 +87,10 @@ def _list_sections(tuning: Tuning) -> list[Section]:
                 f"beyond concurrency {profile.max_sequences} requests wait (--users)",
             ],
         ),
-        Section(
-            "acceptance",
-            tabulate(
-                profile.acceptance,
-                {
-                    "kind": lambda one: one.kind,
-                    "drafted": lambda one: str(one.draft_length),
-                    "drafts": lambda one: str(one.total.drafts),
-                    "tokens per step": lambda one: f"{one.expect(one.draft_length).value:.2f}",
-                    "accepted up to a position": lambda one: " ".join(
-                        f"{share:.2f}" for share in one.total.by_position
-                    ),
-                },
-                words=(0, 4),
-            ),
-        ),
+        Section("acceptance", _tabulate_acceptance(profile)),
         Section("what a step costs", _tabulate_steps(profile), lines=profile.cautions),
-        Section(
-            "predicted and served",
-            tabulate(
-                profile.confirmations,
-                {
-                    "drafted": lambda one: str(one.draft_length),
-                    "predicted ms per token": lambda one: (
-                        f"{1000 * one.predicted_seconds_per_token:.1f}"
-                    ),
-                    "served ms per token": lambda one: (
-                        f"{1000 * one.measured_seconds_per_token:.1f}"
-                    ),
-                    "off by": lambda one: f"{one.off_by:+.1%}",
-                },
-            ),
-        ),
-        Section(
-            "starts",
-            tabulate(
-                tuning.starts,
-                {
-                    "what for": lambda one: one.because,
-                    "concurrency": lambda one: " ".join(map(str, one.concurrencies)),
-                    "seconds to start": lambda one: f"{one.start_seconds:.0f}",
-                    "total seconds": lambda one: f"{one.seconds:.0f}",
-                },
-                words=(0, 1),
-            ),
-        ),
+        Section("predicted and served", _tabulate_confirmations(profile)),
+        Section("starts", _tabulate_starts(tuning)),
         *describe_machine_loads(
             [
                 (f"start {number}{', again' * start.repeated}", start.machine)
@@ -143,6 +101,47 @@ def _list_sections(tuning: Tuning) -> list[Section]:
         *describe_conditions(profile.conditions),
         describe_plan("the tuned engine", tuning.plan),
     ]
+
+
+def _tabulate_acceptance(profile: SpeedProfile) -> Table:
+    return tabulate(
+        profile.acceptance,
+        {
+            "kind": lambda one: one.kind,
+            "drafted": lambda one: str(one.draft_length),
+            "drafts": lambda one: str(one.total.drafts),
+            "tokens per step": lambda one: f"{one.expect(one.draft_length).value:.2f}",
+            "accepted up to a position": lambda one: " ".join(
+                f"{share:.2f}" for share in one.total.by_position
+            ),
+        },
+        words=(0, 4),
+    )
+
+
+def _tabulate_confirmations(profile: SpeedProfile) -> Table:
+    return tabulate(
+        profile.confirmations,
+        {
+            "drafted": lambda one: str(one.draft_length),
+            "predicted ms per token": lambda one: f"{1000 * one.predicted_seconds_per_token:.1f}",
+            "served ms per token": lambda one: f"{1000 * one.measured_seconds_per_token:.1f}",
+            "off by": lambda one: f"{one.off_by:+.1%}",
+        },
+    )
+
+
+def _tabulate_starts(tuning: Tuning) -> Table:
+    return tabulate(
+        tuning.starts,
+        {
+            "what for": lambda one: one.because,
+            "concurrency": lambda one: " ".join(map(str, one.concurrencies)),
+            "seconds to start": lambda one: f"{one.start_seconds:.0f}",
+            "total seconds": lambda one: f"{one.seconds:.0f}",
+        },
+        words=(0, 1),
+    )
 
 
 def _list_loads(profile: SpeedProfile) -> list[int]:

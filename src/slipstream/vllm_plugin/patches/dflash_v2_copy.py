@@ -40,7 +40,7 @@ _KNOWN = {
 
 
 def copy_after_drafting(module: Any) -> None:
-    """Give a DFlash speculator the state of its requests, and have it copy after each draft."""
+    """Have a DFlash speculator know its requests' tokens, and copy after each draft."""
     make = module.init_speculator
 
     def init_speculator(vllm_config: Any, device: Any, req_states: Any) -> Any:
