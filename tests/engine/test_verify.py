@@ -1,8 +1,8 @@
 """`slipstream verify` on the real engine: sound drafts pass, planted faults do not.
 
-The faults are in one engine: a plugin of vLLM's own kind changes every 25th accepted token, about
-one in a hundred of all; and the patch that gives drafted requests their temperature is left out.
-The sampling test does not see the plugin: with the patch it passes all the same.
+The faults are in one engine, by a plugin of vLLM's own kind: every 25th accepted token is another,
+about one in a hundred of all; and drafted requests are sampled at a quarter of their temperature.
+The sampling test does not see the first fault, nor greedy decoding the second.
 """
 
 import json
@@ -17,6 +17,7 @@ from slipstream.measuring.verifying.certificate import Certificate
 from slipstream.measuring.verifying.conformance import asking
 from slipstream.measuring.verifying.conformance.cases import CASES
 from slipstream.planning import LaunchPlan
+from slipstream.planning.settings import Choice
 from slipstream.planning.settings.patches import CPU_SAMPLING, VARIABLE
 from slipstream.proving_ground import SHIPPED_DRAFTER
 
@@ -37,9 +38,11 @@ def register():
 
     forward, accepted = RejectionSampler.forward, 0
 
-    def change_now_and_then(self, *args, **kwargs):
+    def change_now_and_then(self, metadata, draft_probs, logits, sampling):
         nonlocal accepted
-        output = forward(self, *args, **kwargs)
+        if not sampling.all_greedy:
+            logits = 4 * logits
+        output = forward(self, metadata, draft_probs, logits, sampling)
         for row in output.sampled_token_ids:
             for place in range(len(row) - 1):
                 if row[place + 1] != PLACEHOLDER_TOKEN_ID:
@@ -105,10 +108,12 @@ def test_a_wrong_token_in_a_hundred_and_a_lost_temperature_are_caught(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    unpatched = LaunchPlan.model_validate_json(plan.read_text())
-    assert CPU_SAMPLING in unpatched.patches
-    unpatched = unpatched.change_variables({VARIABLE: None}).model_copy(update={"patches": ()})
-    (tmp_path / "plan.json").write_text(unpatched.to_json())
+    sound = LaunchPlan.model_validate_json(plan.read_text())
+    assert CPU_SAMPLING in sound.patches
+    only = Choice(CPU_SAMPLING, "user", "drafts of one length")
+    steady = sound.change_variables({VARIABLE: only})
+    steady = steady.model_copy(update={"patches": (CPU_SAMPLING,)})
+    (tmp_path / "plan.json").write_text(steady.to_json())
     install_plugin(tmp_path / "plugins")
     ask_only(monkeypatch, "named")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "plugins"), prepend=os.pathsep)
@@ -119,7 +124,8 @@ def test_a_wrong_token_in_a_hundred_and_a_lost_temperature_are_caught(
     assert found.regrets[1].faults >= 2
     assert found.regrets[1].faults < 0.1 * found.regrets[1].tokens
     assert found.failure is not None
-    assert not found.sampling.passed
+    assert not found.sampling.passed, found.sampling
+    assert found.sampling.distance > 0.6  # far more than chance makes of 64 samples
     assert "Speculation changes the text" in certificate.sentence
     assert "sampled text has another distribution" in certificate.sentence
     assert json.loads(certificate.to_json())["passed"] is False
