@@ -11,6 +11,7 @@ from slipstream.planning.settings.patches import (
     CPU_SAMPLING,
     CPU_TOP_K,
     DRAFTER_POSITIONS,
+    GREEDY_VERIFICATION,
     TURBOQUANT_GRAPHS,
     VARIABLE,
 )
@@ -22,7 +23,8 @@ pytestmark = [pytest.mark.engine, pytest.mark.beside]
 
 START = "slipstream patch"
 SERVED, KNOWN = 2048, 512
-ALL = f"{CPU_SAMPLING},{CPU_TOP_K},{DRAFTER_POSITIONS},{TURBOQUANT_GRAPHS}"
+NAMES = (CPU_SAMPLING, CPU_TOP_K, DRAFTER_POSITIONS, GREEDY_VERIFICATION, TURBOQUANT_GRAPHS)
+ALL = ",".join(NAMES)
 
 
 class Asked(NamedTuple):
@@ -106,14 +108,26 @@ def test_a_step_without_drafts_has_a_top_k_only_with_the_patch(
     assert ask(ALL).answers["top_k_of_none"] == [0, 8]
 
 
+def test_greedy_drafts_are_verified_by_the_largest_logits_with_the_patch(
+    ask: Callable[[str], Asked],
+) -> None:
+    without, patched = (ask(names).answers["verified"] for names in ("", ALL))
+    best, none = patched["best"], -1
+    assert patched["greedy"]["tokens"] == [
+        best[:3],
+        [best[3], best[4], none],
+        [best[6], none, none],
+    ]
+    assert patched["greedy"]["tokens"] == without["greedy"]["tokens"]
+    assert (without["greedy"]["samplings"], patched["greedy"]["samplings"]) == (1, 0)
+    assert patched["penalty"] == without["penalty"]
+    assert patched["penalty"]["tokens"] != patched["greedy"]["tokens"]
+    assert patched["least"]["samplings"] == 1  # Whatever changes logits is vLLM's own business.
+
+
 def test_vllm_loads_the_plugin_and_each_patch_has_its_line(ask: Callable[[str], Asked]) -> None:
     assert ask("").lines == []
-    assert ask(ALL).lines == [
-        f"slipstream patch {CPU_SAMPLING}: applied",
-        f"slipstream patch {CPU_TOP_K}: applied",
-        f"slipstream patch {DRAFTER_POSITIONS}: applied",
-        f"slipstream patch {TURBOQUANT_GRAPHS}: applied",
-    ]
+    assert ask(ALL).lines == [f"slipstream patch {name}: applied" for name in NAMES]
 
 
 def test_a_patch_does_not_import_its_module_itself(ask: Callable[[str], Asked]) -> None:

@@ -87,6 +87,73 @@ def limit_nothing() -> list[int] | str:
     return list(kept.shape)
 
 
+def verify_greedily() -> dict[str, Any]:
+    """Let vLLM verify the drafts of three requests; return the tokens and who sampled them.
+
+    Requests are greedy; then one has a penalty, and then one is to have its least tokens.
+    """
+    from vllm.platforms import current_platform
+    from vllm.v1.sample.logits_processor import LogitsProcessors
+    from vllm.v1.sample.logits_processor.builtin import MinTokensLogitsProcessor
+    from vllm.v1.sample.metadata import SamplingMetadata
+    from vllm.v1.sample.rejection_sampler import RejectionSampler
+    from vllm.v1.sample.sampler import Sampler
+    from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
+
+    class Counted(Sampler):  # type: ignore[misc]
+        calls = 0
+
+        def forward(self, *arguments: Any, **named: Any) -> Any:
+            Counted.calls += 1
+            return super().forward(*arguments, **named)
+
+    current_platform.import_kernels()
+    current_platform.register_triton_kernel_overrides()
+    verifier = RejectionSampler(Counted())
+    logits = torch.randn(7, 1024, generator=torch.Generator().manual_seed(1)).bfloat16()
+    logits[0, [3, 700]] = 9.0  # Two that are equally large: the first counts.
+    best = logits.float().argmax(-1).tolist()
+    # The first request's drafts are right, the second's second one is wrong, the third has none.
+    drafted = [best[:2], [best[3], 5], []]
+    drafts = SpecDecodeMetadata.make_dummy(drafted, device="cpu")
+    drafts.target_logits_indices = torch.tensor([0, 1, 3, 4])
+    drafts.bonus_logits_indices = torch.tensor([2, 5, 6])
+    waiting = MinTokensLogitsProcessor.__new__(MinTokensLogitsProcessor)
+    waiting.min_toks = {0: (9, [], {best[0]}, False)}
+    found: dict[str, Any] = {}
+    for name, penalties, processors in (
+        ("greedy", 1.0, LogitsProcessors()),
+        ("penalty", 1.5, LogitsProcessors()),
+        ("least", 1.0, LogitsProcessors([waiting])),
+    ):
+        sampling = SamplingMetadata(
+            temperature=None,
+            all_greedy=True,
+            all_random=False,
+            top_p=None,
+            top_k=None,
+            generators={},
+            max_num_logprobs=None,
+            no_penalties=penalties == 1.0,
+            prompt_token_ids=torch.tensor([[best[0]], [5], [5]]),
+            frequency_penalties=torch.zeros(3),
+            presence_penalties=torch.zeros(3),
+            repetition_penalties=torch.full((3,), penalties),
+            output_token_ids=[[1], [1], [1]],
+            allowed_token_ids_mask=None,
+            bad_words_token_ids={},
+            logitsprocs=processors,
+            spec_token_ids=drafted,
+        )
+        Counted.calls = 0
+        try:
+            answer = verifier(drafts, None, logits.clone(), sampling).sampled_token_ids.tolist()
+        except AttributeError:  # Ours is no whole processor: it was asked, which is enough.
+            answer = None
+        found[name] = {"tokens": answer, "samplings": Counted.calls}
+    return found | {"best": best}
+
+
 def main() -> None:
     """Make the configs of the job, with each drafter and with none, and ask about them."""
     job = json.load(sys.stdin)
@@ -101,6 +168,7 @@ def main() -> None:
     outcome = {
         "expanded": expand_sampling(),
         "top_k_of_none": limit_nothing(),
+        "verified": verify_greedily(),
         "turboquant_was_imported": early,
         "complaints": {name: turn_last_position(config) for name, config in drafting.items()},
         "plain_graphs": choose_graphs(plain),

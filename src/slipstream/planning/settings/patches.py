@@ -18,6 +18,7 @@ DFLASH_NO_DRAFTS = "dflash-no-drafts"
 DFLASH_SURVIVAL = "dflash-survival"
 DFLASH_V2_COPY = "dflash-v2-copy"
 DRAFTER_POSITIONS = "drafter-positions"
+GREEDY_VERIFICATION = "greedy-verification"
 TURBOQUANT_GRAPHS = "turboquant-graphs"
 
 _ONE_SPECULATOR = ("dflash", "dflash2", "dspark")
@@ -63,6 +64,8 @@ def _find_patches(inputs: PlanInputs, settings: EngineSettings) -> Iterator[Choi
         yield Choice(CPU_SAMPLING, "hardware", f"{why} (vllm#55005)")
         why = "on a CPU with drafts, top_k without top_p crashes the engine"
         yield Choice(CPU_TOP_K, "hardware", why)
+        why = "on a CPU, copying logits to verify greedy drafts costs a part of every step"
+        yield Choice(GREEDY_VERIFICATION, "hardware", why)
     if inputs.runner == "V1" and inputs.draft is not None and inputs.draft.family == "dflash":
         why = "under load the draft length falls to zero, and the drafter's pass is skipped"
         yield Choice(DFLASH_NO_DRAFTS, "default", why)

@@ -13,6 +13,7 @@ from slipstream.planning.settings.patches import (
     DFLASH_NO_DRAFTS,
     DFLASH_SURVIVAL,
     DRAFTER_POSITIONS,
+    GREEDY_VERIFICATION,
     TURBOQUANT_GRAPHS,
     VARIABLE,
 )
@@ -38,7 +39,10 @@ LONG = {"drafter": SHORT, "context": 16384}
 SCALED = SHORT | {"rope": Rope(scaling="yarn", factor=4)}
 STRETCHED = ("--hf-overrides", '{"max_position_embeddings": 131072}')
 MTP = ("--speculative-config", '{"method": "mtp", "num_speculative_tokens": 1}')
-ON_CPU = (CPU_SAMPLING, CPU_TOP_K, DFLASH_NO_DRAFTS, DFLASH_SURVIVAL)
+ON_CPU = (
+    *(CPU_SAMPLING, CPU_TOP_K, GREEDY_VERIFICATION, DFLASH_NO_DRAFTS),
+    DFLASH_SURVIVAL,
+)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ def test_the_plan_and_the_plugin_speak_of_the_same_patches() -> None:
     assert set(PATCHES) == {
         *(rules.CPU_SAMPLING, rules.CPU_TOP_K, rules.DFLASH_NO_DRAFTS),
         *(rules.DFLASH_SURVIVAL, rules.DFLASH_V2_COPY),
-        *(rules.DRAFTER_POSITIONS, rules.TURBOQUANT_GRAPHS),
+        *(rules.DRAFTER_POSITIONS, rules.GREEDY_VERIFICATION, rules.TURBOQUANT_GRAPHS),
     }
     assert rules.VARIABLE == VARIABLE
     assert VARIABLE in DOCUMENT
