@@ -56,6 +56,14 @@ class PhaseMark:
     share: float | None = None
 
 
+def list_beginnings() -> list[str]:
+    """Return the texts of vLLM's own by which phases are known, each up to its first figure."""
+    ours = [text for phase, text in _BEGINNINGS.items() if phase != "listening"]
+    whole = re.sub(r"\(\?:[^)]*\)", r"\\", "|".join(ours)).replace(r"\.", ".")
+    parts = {part.partition("\\")[0] for part in whole.split("|")}
+    return sorted(part for part in parts if part[:1].isalpha())
+
+
 def read_phase(line: str) -> PhaseMark | None:
     said = _PREFIX.sub("", _COLOUR.sub("", line.strip()))
     for phase, sign in _SIGNS.items():

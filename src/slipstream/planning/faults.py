@@ -56,6 +56,7 @@ def find_faults(
         *_find_agent_fault(inputs),
         *_find_pictures_fault(inputs),
         *_find_copy_fault(inputs),
+        *_find_lossy_fault(inputs, settings),
         *_find_gated_faults(inputs),
         *find_conversation_faults(inputs, settings),
         *_find_known_bad(known_bad, inputs, settings),
@@ -282,6 +283,17 @@ def _find_copy_fault(inputs: PlanInputs) -> Iterator[Fault]:
     if inputs.options.copy_drafts and (obstacle := find_copy_obstacle(inputs)) is not None:
         hint = f"slipstream plan {inputs.target.name}, without --copy"
         yield refuse("copy", f"--copy was asked for: {obstacle}", hint)
+
+
+def _find_lossy_fault(inputs: PlanInputs, settings: EngineSettings) -> Iterator[Fault]:
+    """Warn about a verification that lets other text through, as FLy of vLLM 0.33 does."""
+    if settings.speculation is not None and (lossy := settings.speculation.lossy) is not None:
+        yield warn(
+            "lossy",
+            f"rejection_sample_method {lossy} accepts tokens that {inputs.target.name} would not "
+            "choose: the text is another one, and `slipstream verify` does not certify it",
+            f"slipstream plan {inputs.target.name}, without rejection_sample_method",
+        )
 
 
 def _find_gated_faults(inputs: PlanInputs) -> Iterator[Fault]:

@@ -49,13 +49,15 @@ def run_script(
     return _read_outcome(files, preloaded.stdout.readline().strip())
 
 
-def run_engine_script(script: str, job: dict[str, Any], scratch: Path) -> Any:
-    """Do the same in a process of its own, for a script that starts an engine."""
+def run_engine_script(
+    script: str, job: dict[str, Any], scratch: Path, environment: Mapping[str, str] | None = None
+) -> Any:
+    """Do the same in a process of its own, for a script that starts an engine or another vLLM."""
     files = _write_job(script, job, scratch)
     with files["job"].open() as given, files["log"].open("w") as log:
         finished = subprocess.run(
             [sys.executable, str(ARMS / script)],
-            env=engine_environment(),
+            env=engine_environment() | dict(environment or {}),
             stdin=given,
             stdout=log,
             stderr=log,

@@ -81,6 +81,11 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     options.prompts = options.prompts or PROMPTS
     host = find_engine_host()
     plan = take_drafting_plan(options, host, screen, to="verify")
+    if plan.settings.speculation is not None and plan.settings.speculation.lossy is not None:
+        raise InvalidInputError(
+            f"rejection_sample_method {plan.settings.speculation.lossy} changes the text by design",
+            hint=f"slipstream verify {options.target}, without rejection_sample_method",
+        )
     certificate = examine(options, host, plan, screen)
     report = describe_certificate(certificate)
     text = f"{certificate.outcome.upper()}: {render_text(report)}"

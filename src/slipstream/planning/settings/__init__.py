@@ -106,6 +106,12 @@ class SpeculationOptions(_Choices):
             raise ValueError(f"{', '.join(wrong)}: not a further key of the speculative config")
         return rest
 
+    @property
+    def lossy(self) -> str | None:
+        """Return the way of verifying that takes tokens which the target would not."""
+        chosen = self.rest.get("rejection_sample_method")
+        return None if chosen is None or chosen.value in (None, "standard") else str(chosen.value)
+
     def to_config(self) -> dict[str, JsonValue]:
         return {key: choice.value for key, choice in self.list_choices()}
 

@@ -26,7 +26,7 @@ def expand_in_place(module: Any) -> None:
 PATCH = Patch(
     name="cpu-sampling",
     since=(0, 32),
-    before=(0, 33),
+    before=(0, 34),
     module="vllm.utils.cpu_triton_utils",
     touches="_expand_kernel_impl",
     source_sha256="b0d7df291932f1c3d0818bcba211d3c9b2a701de070dc888ff659948763e9559",

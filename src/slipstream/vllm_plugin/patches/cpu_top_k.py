@@ -17,7 +17,7 @@ def skip_empty(module: Any) -> None:
 PATCH = Patch(
     name="cpu-top-k",
     since=(0, 32),
-    before=(0, 33),
+    before=(0, 34),
     module="vllm.v1.sample.ops.topk_topp_sampler",
     touches="apply_top_k_only",
     source_sha256="4af02a4dad88c663c45133442ce31e091546a9e164eaa8f22244c30dca3220bb",

@@ -43,7 +43,7 @@ def store_context_only(module: Any) -> None:
 PATCH = Patch(
     name="dflash-no-drafts",
     since=(0, 32),
-    before=(0, 33),
+    before=(0, 34),
     module="vllm.v1.spec_decode.dflash",
     touches="DFlashProposer",
     source_sha256="eec86cda56a80e8be20ece54397c95ca61cd418a19d8be421f3d56a60d79fec3",

@@ -49,7 +49,7 @@ def find_largest(logits: Any) -> Any:
 PATCH = Patch(
     name="dflash-survival",
     since=(0, 32),
-    before=(0, 33),
+    before=(0, 34),
     module="vllm.v1.worker.gpu_model_runner",
     touches="GPUModelRunner.take_draft_token_ids",
     source_sha256="21e3697c8c5f9a817a05cb97c90c8c535eaf6b50ac15f532139457d4530096d8",

@@ -20,7 +20,7 @@ def admit_single_tokens(module: Any) -> None:
 PATCH = Patch(
     name="turboquant-graphs",
     since=(0, 32),
-    before=(0, 33),
+    before=(0, 34),
     module="vllm.v1.attention.backends.turboquant_attn",
     touches="TurboQuantMetadataBuilder",
     source_sha256="bc15af1d5278835c1f5561214caa758b0c46e563d4b619b94ec8736ed5d8ed1b",

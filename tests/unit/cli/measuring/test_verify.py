@@ -119,6 +119,17 @@ def test_calls_that_lose_their_arguments_leave_with_4_and_are_shown_from_both_si
     assert "plain, tools: 30 of 30" in shown.err
 
 
+def test_what_changes_the_text_by_design_is_planned_with_a_warning_and_never_certified(
+    pair: list[str], capsys: Capture
+) -> None:
+    lossy = ["--", "--speculative-config.rejection_sample_method", "fly"]
+    assert run(["plan", *pair, "--context", "512", "--json", *lossy], os.environ) == 0
+    plan = LaunchPlan.model_validate_json(capsys.readouterr().out)
+    assert [fault.code for fault in plan.warnings if fault.code == "lossy"] == ["lossy"]
+    assert run(["verify", *pair, *FEW, *lossy], os.environ) == 1
+    assert "rejection_sample_method fly changes the text by design" in capsys.readouterr().err
+
+
 def test_without_drafts_there_is_nothing_to_verify(pair: list[str], capsys: Capture) -> None:
     assert run(["verify", *pair, "--no-speculation"], os.environ) == 1
     assert "has no drafts to verify" in capsys.readouterr().err
