@@ -20,6 +20,7 @@ from slipstream.vllm_plugin.steering.survival import UNSAID, Survival
 FACTOR_SHARE = 0.15
 LEAST_FACTOR, MOST_FACTOR = 0.2, 1.25
 # The drafter's pass is left out if every copy is whole with this chance.
+MOST_LEARNT = 64
 WHOLE = 0.5
 
 
@@ -65,7 +66,7 @@ class DraftChooser:
         # Requests, if every one of them copies.
         self.copies_all = 0
         self._proving = 0
-        self._said = False
+        self._said = self._chooses = False
 
     def begin(self, request: str, kind: int, *, plain: bool, proves: bool = False) -> None:
         self.end(request)
@@ -98,6 +99,7 @@ class DraftChooser:
 
         With `whole` the drafter's tokens are all verified, whatever their chances.
         """
+        self._chooses = True
         states = [self.requests.get(name) or Drafting(0) for name, _, _ in requests]
         self._assess(states, rows, chances)
         chosen: list[list[int]] = []
@@ -129,6 +131,9 @@ class DraftChooser:
 
         The last two are empty if the drafter says no chances.
         """
+        if not self._chooses:
+            self._learn_lengths(requests, drafted, accepted)
+            return [False] * len(requests), [], []
         copied, expected, first, own = [], [], [], []
         for place, (name, verified) in enumerate(zip(requests, drafted, strict=True)):
             state = self.requests.get(name)
@@ -151,11 +156,29 @@ class DraftChooser:
             self._learn(own, drafted, accepted)
         return (copied, expected, first) if self._said else (copied, [], [])
 
+    def _learn_lengths(
+        self, requests: Sequence[str], drafted: Sequence[int], accepted: Sequence[int]
+    ) -> None:
+        """Learn from some of a step's drafts where an asynchronous scheduler shows none of them."""
+        some = slice(None, None, 1 + len(requests) // MOST_LEARNT)
+        states = map(self.requests.get, requests[some])
+        kinds = np.array([-1 if one is None or one.proves else one.kind for one in states])
+        verified, right = np.array(drafted[some]), np.array(accepted[some])
+        own = (kinds >= 0) & (verified > 0)
+        if own.any():
+            bins = np.full((int(own.sum()), self._longest), UNSAID)
+            verified = np.minimum(verified[own], self._longest)
+            self._survival.learn(kinds[own], bins, verified, right[own])
+
+    @property
+    def _longest(self) -> int:
+        return self._survival.longest
+
     def _learn(
         self, own: list[tuple[int, Drafting]], drafted: Sequence[int], accepted: Sequence[int]
     ) -> None:
         """Learn from the drafter's own drafts."""
-        longest = self._survival.longest
+        longest = self._longest
         bins = np.full((len(own), longest), UNSAID)
         for row, (_, state) in enumerate(own):
             bins[row, : len(state.bins)] = state.bins
