@@ -48,6 +48,25 @@ def test_a_repetition_is_copied_beyond_the_drafters_length(chooser: DraftChooser
     assert choose(chooser, TEXT, 0.05, most=0) == ROW
 
 
+def test_without_seeing_drafts_their_worth_is_learnt_from_a_part_of_a_large_step() -> None:
+    chooser = DraftChooser(survival := Survival(7))
+    names = [f"r{at}" for at in range(256)]
+    for at, name in enumerate(names):
+        chooser.begin(name, (CODE, PROSE)[at % 2], plain=False, proves=at < 8)
+    for _ in range(20):
+        # Prose is always right for two tokens, code never; one request has no draft.
+        right = [2 * (at % 2) for at in range(256)]
+        drafted = [9] * 255 + [0]
+        assert (
+            chooser.see_step([*names, "stranger"], [*drafted, 7], [*right, 7])[0] == [False] * 257
+        )
+    survival.settle()
+    rates = survival.calibrate([CODE, PROSE], [1.0, 1.0], np.full((2, 7), np.nan))[0]
+    assert rates[0, 0] < 0.1
+    assert rates[1, 1] > 0.9
+    assert rates[1, 2] < 0.1
+
+
 def test_the_ledger_is_told_what_the_drafter_said_also_where_it_was_not_verified(
     chooser: DraftChooser,
 ) -> None:
