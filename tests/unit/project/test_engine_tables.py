@@ -21,6 +21,7 @@ NO_MODULES = {"vllm.slipstream", "vllm.entrypoints", "vllm.general_plugins"}
 PLANTED = (
     ("_version.py", "'0.32.0'", "'0.33.9'"),
     ("v1/core/sched/scheduler.py", "def add_request(", "def take_request("),
+    ("v1/core/sched/interface.py", "def add_request(", "def take_request("),
     ("v1/sample/ops/topk_topp_sampler.py", "k_only(logits: torch.Tensor, k:", "k_only(logits, n:"),
     ("v1/spec_decode/metrics.py", "vllm:spec_decode_num_drafts", "vllm:spec_decode_drafts"),
     ("v1/worker/gpu_model_runner.py", "Loading drafter model", "Loading the drafter"),
