@@ -107,9 +107,8 @@ def make_request(name: str, prompt: list[int], tokens: int, hasher: Any) -> Requ
     return Request(name, prompt, params, None, block_hasher=hasher)
 
 
-def drive(job: dict[str, Any], scenario: dict[str, Any]) -> dict[str, Any]:
+def drive(job: dict[str, Any], scenario: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Run one scenario to its end, and return what was counted."""
-    folder = Path(tempfile.mkdtemp())
     scheduler = make_scheduler(job, scenario, folder)
     is_steered = type(scheduler).__name__.startswith("Steered")
     period = scenario.get("period", 0)
@@ -186,7 +185,8 @@ def main() -> None:
     init_none_hash(sha256)
     outcome = {}
     for scenario in job["scenarios"]:
-        outcome[scenario["name"]] = drive(job, scenario)
+        with tempfile.TemporaryDirectory() as folder:
+            outcome[scenario["name"]] = drive(job, scenario, Path(folder))
     import vllm
 
     found = {"version": vllm.__version__, "scenarios": outcome}

@@ -81,11 +81,6 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     options.prompts = options.prompts or PROMPTS
     host = find_engine_host()
     plan = take_drafting_plan(options, host, screen, to="verify")
-    if plan.settings.speculation is not None and plan.settings.speculation.lossy is not None:
-        raise InvalidInputError(
-            f"rejection_sample_method {plan.settings.speculation.lossy} changes the text by design",
-            hint=f"slipstream verify {options.target}, without rejection_sample_method",
-        )
     certificate = examine(options, host, plan, screen)
     report = describe_certificate(certificate)
     text = f"{certificate.outcome.upper()}: {render_text(report)}"
@@ -101,6 +96,11 @@ def examine(
     logs: Path | None = None,
 ) -> Certificate:
     """Ask the plan's engine with and without drafts, and judge the answers."""
+    if plan.settings.speculation is not None and plan.settings.speculation.lossy is not None:
+        raise InvalidInputError(
+            f"rejection_sample_method {plan.settings.speculation.lossy} changes the text by design",
+            hint="leave rejection_sample_method out: what changes the text is not certified",
+        )
     # One token of the context is the judge's.
     workload = read_workload(options, None if plan.context is None else plan.context - 1)
     plan = Weights(screen, os.environ, options.accept_changes).localize(plan)

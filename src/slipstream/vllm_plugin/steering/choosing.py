@@ -20,8 +20,9 @@ from slipstream.vllm_plugin.steering.survival import UNSAID, Survival
 FACTOR_SHARE = 0.15
 LEAST_FACTOR, MOST_FACTOR = 0.2, 1.25
 # The drafter's pass is left out if every copy is whole with this chance.
-MOST_LEARNT = 64
 WHOLE = 0.5
+# Drafts of a step that are learnt from, where none is seen before it is verified.
+MOST_LEARNT = 64
 
 
 @dataclass(slots=True)
