@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from slipstream.engines.vllm_tables import VERSIONS
 from slipstream.proving_ground import SHIPPED_DRAFTER
 from tests.engine.arms.launch import run_engine_script
 
@@ -38,17 +39,26 @@ SHAPES: dict[str, dict[str, Any]] = {
     "always right": {"requests": GROWING, "rate": 1.0},
     "never right": {"requests": GROWING, "rate": 0.0},
 }
-GRAPHS = {"lengths": [7, 3, 3, 0], "asynchronous": True}
+# As a plan with --steer has them: 0.32 would pay for the drafter at 0.
+GRAPHS = {"on_gpu": True, "lengths": [7, 3, 1], "asynchronous": True}
+DOWN_TO_NONE = GRAPHS | {"lengths": [7, 3, 1, 0]}
+EAGER = {"on_gpu": True, "asynchronous": True}
+REPEATED = {"requests": [[40 * at, 6, 20] for at in range(4)], "shared": True}
 SCENARIOS: dict[str, dict[str, Any]] = {
     **SHAPES,
     **{f"{name}, asynchronous": {**one, "asynchronous": True} for name, one in SHAPES.items()},
     **{f"{name}, graphs": SHAPES[name] | GRAPHS for name in ("growing", "mixed", "preempted")},
+    **{f"{name}, down to none": SHAPES[name] | DOWN_TO_NONE for name in ("growing", "never right")},
+    "one length, graphs": SHAPES["growing"] | GRAPHS | {"lengths": [7]},
+    **{f"{name}, eager": SHAPES[name] | EAGER for name in ("growing", "mixed", "preempted")},
+    "conversation": REPEATED,
+    "conversation of a hybrid": REPEATED | {"hybrid": True},
     "copies": {"requests": [[3 * at, 90, 60] for at in range(4)], "period": 20, "copied": 31},
     "copies, preempted": TIGHT | {"period": 20, "copied": 31},
 }
 
 
-@pytest.fixture(scope="module", params=["0.32.0", "0.33.0"])
+@pytest.fixture(scope="module", params=VERSIONS)
 def driven(
     request: pytest.FixtureRequest, target: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Any]:
@@ -102,8 +112,22 @@ def test_the_scenarios_are_what_they_are_called(driven: dict[str, Any]) -> None:
 
 
 def test_the_length_is_chosen_by_batch_also_among_those_with_graphs(driven: dict[str, Any]) -> None:
+    def list_chosen(name: str) -> set[int]:
+        return {length for some in driven[name]["lengths"].values() for length in some}
+
     for name in ("growing, graphs", "mixed, graphs", "preempted, graphs"):
-        found = {length for some in driven[name]["lengths"].values() for length in some}
-        assert found <= {0, 3, 7}
-    free = {length for some in driven["mixed"]["lengths"].values() for length in some}
-    assert len(free) > 1
+        assert list_chosen(name) <= {1, 3, 7}
+        assert len(list_chosen(name)) > 1
+    assert list_chosen("one length, graphs") == {7}
+    assert {0} < list_chosen("never right, down to none") <= {0, 1, 3, 7}
+    for name in ("mixed", "mixed, eager"):
+        assert len(list_chosen(name)) > 1
+    assert driven["growing, eager"]["lengths"]["1"][-1] == 7, "it begins with drafts"
+
+
+def test_a_conversation_finds_its_beginning_in_the_cache(
+    driven: dict[str, Any], request: pytest.FixtureRequest
+) -> None:
+    """Three blocks are repeated three times; 0.32 drops the last, and all of a hybrid's."""
+    found = [driven[name]["cached"] for name in ("conversation", "conversation of a hybrid")]
+    assert found == ([96, 0] if "0.32" in request.node.name else [144, 144])

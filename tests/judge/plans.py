@@ -3,12 +3,12 @@
 Machines of the same capability get the same rules, so one of them stands for all: each model is
 planned there on the fewest accelerators that hold it. What depends on the goal is judged where
 most people serve. Plans of the same model on machines of a kind that differ in nothing but sizes
-are judged once.
+are judged once. Each version of vLLM gets the plan that is made for it.
 """
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from slipstream.checkpoints.checkpoint import Checkpoint
+from slipstream.engines.vllm_tables import VERSION, VERSIONS
 from slipstream.hardware import load_host
 from slipstream.planning import LaunchPlan, make_options
 from slipstream.planning.drafters.library import Library
@@ -29,9 +30,11 @@ MACHINES = ["a100-80", "rtx-3090", "rtx-4090", "h100", "b200", "b300", "jetson-t
 MACHINES += ["gb10"]
 ONE_ACCELERATOR = ("jetson-thor", "gb10")
 COUNTS = (1, 2, 4, 8)
-GOALS: dict[str, tuple[Goal, ...]] = {
-    "h100": ("throughput", "agent", "capacity"),
-    "gb10": ("throughput", "agent", "capacity"),
+STEERED = "steering"
+GOALS = {
+    "h100": ("throughput", "agent", "capacity", STEERED),
+    "gb10": ("throughput", "agent", "capacity", STEERED),
+    "rtx-5090": (STEERED,),
     "b200": ("capacity",),
 }
 _SPECULATION = "--speculative-config"
@@ -42,34 +45,37 @@ _SIZES += ["--gpu-memory-utilization"]
 
 @dataclass(frozen=True, slots=True)
 class JudgedPlan:
-    """A plan, and its machine as the stub of NVML names it."""
+    """A plan for each version, and its machine as the stub of NVML names it."""
 
     key: str
     machine: str
-    plan: LaunchPlan
+    plans: Mapping[str, LaunchPlan]
+
+    @property
+    def plan(self) -> LaunchPlan:
+        return self.plans[VERSION]
 
     @property
     def sha256(self) -> str:
-        """Return what changes with the plan's command line or variables."""
-        return hashlib.sha256(json.dumps([self.argv, self.environment]).encode()).hexdigest()[:16]
+        """Return what changes with a command line or variables."""
+        said = [[self.argv(one), self.environment(one)] for one in self.plans]
+        return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
 
-    @property
-    def argv(self) -> list[str]:
-        command = self.plan.argv()
+    def argv(self, version: str = VERSION) -> list[str]:
+        command = self.plans[version].argv()
         return command[command.index("--model") :]
 
-    @property
-    def environment(self) -> dict[str, str]:
-        return {name: choice.value for name, choice in self.plan.environment.items()}
+    def environment(self, version: str = VERSION) -> dict[str, str]:
+        return {name: one.value for name, one in self.plans[version].environment.items()}
 
-    @property
-    def left_out(self) -> str | None:
+    def left_out(self, version: str = VERSION) -> str | None:
         """Return the drafter if its configuration is not among the models."""
-        return None if self.plan.drafter in checkpoints.load_models() else self.plan.drafter
+        drafter = self.plans[version].drafter
+        return None if drafter in checkpoints.load_models() else drafter
 
-    def localize(self, folder: Path) -> list[str]:
+    def localize(self, folder: Path, version: str) -> list[str]:
         """Return the command line with folders in place of names on the hub."""
-        argv = list(self.argv)
+        argv = self.argv(version)
         argv[1] = str(checkpoints.write_checkpoint(argv[1], folder))
         if _SPECULATION not in argv:
             return argv
@@ -77,7 +83,7 @@ class JudgedPlan:
         stated = json.loads(argv[at + 1])
         if (drafter := stated.get("model")) is None:
             return argv
-        if self.left_out:
+        if self.left_out(version):
             return argv[:at] + argv[at + 2 :]
         stated["model"] = str(checkpoints.write_checkpoint(drafter, folder))
         argv[at + 1] = json.dumps(stated)
@@ -97,7 +103,7 @@ def list_plans(folder: Path) -> Iterator[JudgedPlan]:
                     yield judged
 
 
-def _plan_fewest(target: str, machine: str, goal: Goal, library: Library) -> JudgedPlan | None:
+def _plan_fewest(target: str, machine: str, goal: str, library: Library) -> JudgedPlan | None:
     """Return the plan on the fewest accelerators that hold the model, None if eight do not."""
     counts = (1,) if machine in ONE_ACCELERATOR else COUNTS
     tried = (plan_key(f"{target} on {machine}x{count} for {goal}", library) for count in counts)
@@ -110,15 +116,25 @@ def plan_key(key: str, library: Library) -> JudgedPlan:
     machine, _, goal = place.partition(" for ")
     kind, _, count = machine.rpartition("x")
     host = load_host(kind if count == "1" else machine)
-    options = make_options(goal=TypeAdapter(Goal).validate_python(goal))
-    plan = plan_target(host, target, options, library, known_bad=load_known_bad())
-    return JudgedPlan(key, f"{kind}:{count}", plan)
+    named = "latency" if goal == STEERED else goal
+    options = make_options(goal=TypeAdapter(Goal).validate_python(named), steer=goal == STEERED)
+    plans = {
+        version: plan_target(
+            host,
+            target,
+            options.model_copy(update={"vllm": version}),
+            library,
+            known_bad=load_known_bad(),
+        )
+        for version in VERSIONS
+    }
+    return JudgedPlan(key, f"{kind}:{count}", plans)
 
 
 def _describe_shape(judged: JudgedPlan) -> str:
-    argv = judged.argv
+    argv = judged.argv()
     kept = [word for at, word in enumerate(argv) if at == 0 or argv[at - 1] not in _SIZES]
-    return json.dumps([kept, judged.environment])
+    return json.dumps([kept, judged.environment()])
 
 
 def make_library(folder: Path) -> Library:
@@ -127,5 +143,5 @@ def make_library(folder: Path) -> Library:
     def read(name: str, *, tokenizer: bool) -> Checkpoint:
         return known(name)
 
-    recipes = partial(load_recipes_for, overlay=None)
+    recipes = cache(partial(load_recipes_for, overlay=None))
     return Library(read, recipes, load_drafters, load_models, None)

@@ -25,6 +25,8 @@ class Verdict(Record):
     warnings: tuple[str, ...] = ()
     target: dict[str, str] = Field(default_factory=dict)
     drafter: dict[str, str] | None = None
+    # Graphs by draft length, where a schedule has several.
+    recorded: dict[str, int] | None = None
 
     @property
     def is_good(self) -> bool:
@@ -82,7 +84,7 @@ def _render(verdict: Verdict) -> str:
 
 def make_verdict(found: dict[str, Any]) -> Verdict:
     """Read a line of the worker's."""
-    fields = ("outcome", "reason", "warnings", "target", "drafter")
+    fields = ("outcome", "reason", "warnings", "target", "drafter", "recorded")
     return Verdict.model_validate({name: found[name] for name in fields if found.get(name)})
 
 

@@ -45,15 +45,17 @@ class Drafter:
     """Knows some tokens of the texts by their positions; its states are place and request."""
 
     def __init__(self, texts: list[list[int]]) -> None:
-        self.texts = texts
+        self.texts, self.stored, self.passes = texts, 0, 0
 
     def combine_hidden_states(self, states: torch.Tensor) -> torch.Tensor:
         return states
 
     def precompute_and_store_context_kv(self, *arguments: Any) -> None:
-        """Store nothing."""
+        """Store nothing, and count."""
+        self.stored += 1
 
     def __call__(self, input_ids: Any, positions: torch.Tensor, inputs_embeds: None) -> Any:
+        self.passes += 1
         rows = torch.arange(len(positions)) // (WIDTH + 1)
         return torch.stack((positions, rows), 1)
 
@@ -70,7 +72,7 @@ class Runner:
     """Steps of the runner for some requests, from what the target will say of each."""
 
     def __init__(self, config: Any, make: Make, texts: list[list[int]], temperature: float) -> None:
-        self.texts = texts
+        self.texts, self.length = texts, WIDTH
         self.states = RequestState(SLOTS, CONTEXT, CONTEXT, WIDTH, VOCABULARY, CPU)
         self.speculator = make(config, CPU, self.states)
         prepare(self.speculator, Drafter(texts))
@@ -159,9 +161,10 @@ class Runner:
             *(batch, {}, {}, torch.zeros(count * each, self.speculator.hidden_size), None),
             *(num_sampled, num_rejected, states.last_sampled_tokens, states.next_prefill_tokens),
             *(self.temperature, self.seeds),
-            num_speculative_tokens=WIDTH,
+            num_speculative_tokens=self.length,
         )
-        states.draft_tokens[self.slots] = drafts
+        # The runner gives as many to the scheduler as that one asked for.
+        states.draft_tokens[self.slots, : drafts.shape[1]] = drafts
 
 
 def prepare(speculator: Any, drafter: Drafter) -> None:

@@ -18,6 +18,7 @@ sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "src")]
 os.environ["TRITON_INTERPRET"] = "1"
 
 import torch  # noqa: E402 - after the path
+import vllm  # noqa: E402
 from vllm.config import set_current_vllm_config  # noqa: E402
 from vllm.v1.worker.gpu import spec_decode  # noqa: E402
 from vllm.v1.worker.gpu.spec_decode import (  # noqa: E402
@@ -106,7 +107,27 @@ def adaptive_verification_knows_a_copied_row(greedy: Any, drawn: Any) -> None:
     assert speculator.draft_token_confidence_probs[0, 0] > first[0]
 
 
+def a_shorter_length_takes_the_same_pass_and_none_skips_it_from_033_on(
+    greedy: Any, drawn: Any
+) -> None:
+    """So steering saves verification on this runner, and the drafter's pass at 0 on 0.33 alone."""
+    passes = {}
+    for length in (bed.WIDTH, 3, 0):
+        runner = bed.Runner(greedy, plain, bed.TEXTS, 0.0)
+        runner.begin()
+        drafter = runner.speculator.model
+        before = drafter.passes, drafter.stored
+        runner.length = length
+        runner.finish(*runner.verify(), bed.WIDTH + 1)
+        passes[length] = drafter.passes - before[0]
+        assert drafter.stored > before[1], "the context is stored for later drafts"
+    is_new = tuple(map(int, vllm.__version__.split(".")[:2])) >= (0, 33)
+    sys.stderr.write(f"passes of the drafter by length: {passes}\n")
+    assert passes == {bed.WIDTH: 1, 3: 1, 0: 0 if is_new else 1}
+
+
 CHECKS: tuple[Check, ...] = (
+    a_shorter_length_takes_the_same_pass_and_none_skips_it_from_033_on,
     copies_take_fewer_steps_to_the_same_text,
     a_copied_row_is_verified_like_a_greedy_draft,
     adaptive_verification_knows_a_copied_row,

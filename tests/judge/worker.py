@@ -18,6 +18,7 @@ import os
 import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -96,7 +97,37 @@ def judge(argv: list[str], warned: Warnings) -> dict[str, Any]:
         "async_scheduling": config.scheduler_config.async_scheduling,
         "target": choose_for_target(config),
         "drafter": choose_for_drafter(config),
+        "recorded": count_recorded(config),
     }
+
+
+def count_recorded(config: Any) -> dict[str, int] | None:
+    """Count the graphs of whole steps by draft length, where a schedule has several."""
+    speculative, mode = config.speculative_config, config.compilation_config.cudagraph_mode
+    if speculative is None or not speculative.num_speculative_tokens_per_batch_size or not mode:
+        return None
+    from vllm.v1.worker.gpu.cudagraph_utils import CudaGraphManager
+
+    manager = CudaGraphManager.__new__(CudaGraphManager)
+    vars(manager).update(
+        vllm_config=config,
+        max_num_reqs=config.scheduler_config.max_num_seqs,
+        compilation_config=config.compilation_config,
+        cudagraph_mode=mode,
+        decode_query_len=speculative.num_speculative_tokens + 1,
+        varlen_decode=False,
+        ubatch_runner=None,
+        lora_capture_cases=[0],
+        _candidates={},
+        _capture_descs={},
+    )
+    manager._init_candidates()
+    counted: Counter[str] = Counter()
+    for graphs in manager._capture_descs.values():
+        for graph in graphs:
+            uniform = graph.uniform_token_count
+            counted[str(uniform - 1) if uniform else "any"] += 1
+    return dict(counted)
 
 
 def choose_for_target(config: Any) -> dict[str, str]:

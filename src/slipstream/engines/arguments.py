@@ -1,9 +1,10 @@
-"""vLLM's command line, parsed and rendered as vLLM 0.32 does.
+"""vLLM's command line, parsed and rendered as vLLM does.
 
-The table of arguments is made from vLLM's own parser by `scripts/engine tables`, so a
-short form, an underscore, an abbreviation, `32k` or a dotted key means here what it means there.
-What vLLM would not understand is refused, with the nearest name. An argument that this engine
-reads from another file (`--config`) is refused, too: what a plan cannot see it cannot plan for.
+The table of arguments is made from vLLM's own parser, so a short form, an underscore, `32k` or a
+dotted key means here what it means there. What no known version would understand is refused, with
+the nearest name, and so is an abbreviation, which another version may read as another argument;
+what the planned one lacks is a fault of the plan. An argument that the engine reads from another
+file (`--config`) is refused, too: what a plan cannot see it cannot plan for.
 """
 
 import argparse
@@ -13,9 +14,9 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from importlib.resources import files
 from typing import Any, NoReturn
 
+from slipstream.engines.vllm_tables import VERSIONS, read_arguments
 from slipstream.errors import UsageError
 
 Value = Any
@@ -28,13 +29,6 @@ _SIZE_WITHIN_JSON = re.compile(r'("(?:[^"\\]|\\.)*")|\b\d+(?:\.\d+)?[kKmMgGtT]\b
 _FILE_OF_ARGUMENTS = "--config"
 _BOUNDS = {"ge": (operator.ge, "at least"), "gt": (operator.gt, "above")}
 _BOUNDS |= {"le": (operator.le, "at most"), "lt": (operator.lt, "below")}
-
-
-@cache
-def read_table() -> dict[str, dict[str, Any]]:
-    """Return the row of every argument under its first name."""
-    text = files("slipstream.engines").joinpath("vllm_arguments.json").read_text()
-    return {row["flags"][0]: row for row in json.loads(text)["arguments"]}
 
 
 def parse_arguments(words: Sequence[str]) -> dict[str, Value]:
@@ -57,7 +51,7 @@ def parse_arguments(words: Sequence[str]) -> dict[str, Value]:
 
 def require_in_range(flag: str, value: Value) -> None:
     """Raise ValueError unless vLLM's own records would take the number."""
-    for bound, limit in read_table()[flag].get("range", {}).items():
+    for bound, limit in read_arguments()[flag].get("range", {}).items():
         holds, words = _BOUNDS[bound]
         if not isinstance(value, int | float) or not holds(value, limit):
             raise ValueError(f"{flag} should be {words} {limit}, not {value}")
@@ -69,7 +63,7 @@ def render_arguments(values: Mapping[str, Value]) -> list[str]:
 
 
 def render_argument(flag: str, value: Value) -> list[str]:
-    row = read_table()[flag]
+    row = read_arguments()[flag]
     if row["kind"] == "switch":
         return [flag] if value else [row["negation"]] if "negation" in row else []
     if row.get("values") == "many":
@@ -111,12 +105,15 @@ class _Parser(argparse.ArgumentParser):
 
 @cache
 def _make_parser() -> _Parser:
-    parser = _Parser(prog="vllm", add_help=False, argument_default=argparse.SUPPRESS)
-    for flag, row in read_table().items():
+    parser = _Parser(
+        prog="vllm", add_help=False, argument_default=argparse.SUPPRESS, allow_abbrev=False
+    )
+    named = {flag for row in read_arguments().values() for flag in row["flags"]}
+    for flag, row in read_arguments().items():
         if row["kind"] == "switch":
             parser.add_argument(*row["flags"], dest=flag, action="store_const", const=True)
-            if "negation" in row:
-                parser.add_argument(row["negation"], dest=flag, action="store_const", const=False)
+            if negations := [one for one in list_negations(flag, row) if one not in named]:
+                parser.add_argument(*negations, dest=flag, action="store_const", const=False)
             continue
         arity: dict[str, dict[str, Any]] = {
             "many": {"nargs": "+"},
@@ -130,6 +127,33 @@ def _make_parser() -> _Parser:
             **arity.get(row.get("values", "one"), {}),
         )
     return parser
+
+
+def list_negations(flag: str, row: dict[str, Any]) -> list[str]:
+    """List what turns a switch off: `--no-enable-x` and, as 0.33 says it, `--disable-x`."""
+    if "negation" not in row:
+        return []
+    for prefix, opposite in (("--enable-", "--disable-"), ("--disable-", "--enable-")):
+        if flag.startswith(prefix):
+            return [row["negation"], opposite + flag.removeprefix(prefix)]
+    return [row["negation"]]
+
+
+def find_unknown(values: Mapping[str, Value], version: str) -> list[str]:
+    """Return what of these arguments a version of vLLM would not understand."""
+    rows, unknown = read_arguments(version), []
+    for flag, value in values.items():
+        row = rows.get(flag)
+        if row is None:
+            unknown.append(flag)
+        elif "choices" in row and value is not None and value not in row["choices"]:
+            unknown.append(f"{flag} {value}")
+        elif "keys" in row and isinstance(value, dict):
+            unknown += [f"{flag}.{key}" for key in value if key not in row["keys"]]
+        if flag == "--speculative-config" and isinstance(value, dict) and "method" in value:
+            named = find_unknown({"--spec-method": value["method"]}, version)
+            unknown += [one.replace("--spec-method", f"{flag}.method") for one in named]
+    return unknown
 
 
 def _make_reader(row: dict[str, Any]) -> Callable[[str], Value]:
@@ -246,13 +270,23 @@ def _merge(original: dict[str, Any], update: dict[str, Any]) -> None:
 
 def _not_understood(word: str) -> UsageError:
     name = word.partition("=")[0].partition(".")[0]
-    flags = [flag for row in read_table().values() for flag in (*row["flags"], row.get("negation"))]
-    near = difflib.get_close_matches(name, filter(None, flags), n=1)
+    flags = [
+        flag
+        for first, row in read_arguments().items()
+        for flag in (*row["flags"], *list_negations(first, row))
+    ]
+    full = [flag for flag in flags if name.startswith("--") and flag.startswith(name)]
+    near = difflib.get_close_matches(name, flags, n=1)
     if not word.startswith("-"):
         return UsageError(
             f"'{word}' is no value of the engine argument before it",
             hint="one value for each argument after --, unless vLLM takes several",
         )
+    if full:
+        return UsageError(
+            f"{name} is short for {' or '.join(full[:4])}: write the argument in full", hint=full[0]
+        )
     return UsageError(
-        f"vLLM 0.32 has no argument {name}", hint=near[0] if near else "vllm serve --help=all"
+        f"vLLM {' or '.join(VERSIONS)} has no argument {name}",
+        hint=near[0] if near else "vllm serve --help=all",
     )

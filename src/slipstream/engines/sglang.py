@@ -54,6 +54,7 @@ _IMPLIED = {
     "--enable-auto-tool-choice": True,
     "--enable-prefix-caching": True,
     f"{_SPECULATION}.disable_eagle_block_drop": True,
+    f"{_SPECULATION}.draft_sample_method": "greedy",
 }
 _BACKENDS = {"TRITON_ATTN": "triton", "FLASHINFER": "flashinfer"}
 _FLASH_BY_MAJOR = {"9": "fa3", "10": "fa4"}

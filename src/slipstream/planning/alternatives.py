@@ -15,7 +15,7 @@ CODES = ("memory", "cache")
 MOST_BUILDS = 3
 COUNTS = (1, 2, 4, 8)
 MOST_CONSUMER_CARDS = 4
-SMALLER = "slipstream models, for a smaller one"
+SMALLER = "a smaller one: slipstream models"
 DEMO = "slipstream demo"
 # vLLM quantizes weights so as it loads them, from this compute capability on (Marlin below sm_89).
 FP8, FP8_CAPABILITY = "fp8_per_tensor", (8, 0)
@@ -29,7 +29,9 @@ def name_alternatives(
         return plan
     here = next(_list_here(plan, host, replan, builds), None)
     elsewhere = next(_list_machines(plan, host, replan), None)
-    hint = ", or ".join(filter(None, (here, elsewhere))) or SMALLER
+    # A command comes last: from its beginning on it can be pasted.
+    found = sorted(filter(None, (here, elsewhere)), key=lambda one: one.startswith("slipstream "))
+    hint = ", or ".join(found) or SMALLER
     return plan.model_copy(
         update={
             "refusals": tuple(

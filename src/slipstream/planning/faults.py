@@ -11,7 +11,9 @@ from typing import Any
 from slipstream.checkpoints.checkpoint import Checkpoint
 from slipstream.checkpoints.pairing import Fault, pair, refuse, warn
 from slipstream.engines import vllm
+from slipstream.engines.arguments import find_unknown
 from slipstream.engines.vllm_methods import METHODS, keeps_mtp
+from slipstream.engines.vllm_tables import VERSION, VERSIONS
 from slipstream.hardware import find_obstacle
 from slipstream.planning.inputs import PlanInputs
 from slipstream.planning.memory.cache import TURBOQUANT_BITS
@@ -20,6 +22,7 @@ from slipstream.planning.settings import FLAGS, EngineSettings
 from slipstream.planning.settings.attention import drafts_without_cache, find_turboquant_obstacle
 from slipstream.planning.settings.conversation import find_conversation_faults
 from slipstream.planning.settings.copies import find_copy_obstacle
+from slipstream.planning.settings.draft_lengths import ADAPTIVE, find_adaptive_obstacle
 from slipstream.planning.settings.options import AFTER_DASHES
 from slipstream.planning.settings.patches import DRAFTER_POSITIONS, drafts_past_its_context
 from slipstream.planning.settings.placement import (
@@ -28,9 +31,12 @@ from slipstream.planning.settings.placement import (
     find_undivided,
     takes_pictures,
 )
+from slipstream.planning.settings.scheduling import USUAL_LENGTH
 from slipstream.recipes.recipe import Condition, KnownBad
 from slipstream.units import show_bytes, version_tuple
 
+# A chat template and a short question take about so many tokens.
+LEAST_CONTEXT = 64
 # Keys of config.json by which more positions are possible than it states.
 SCALING_KEYS = {"rope_parameters", "rope_scaling", "model_max_length"}
 
@@ -47,6 +53,7 @@ def find_faults(
     return [
         *_find_layout_faults(inputs, settings),
         *_find_rocm_fault(inputs),
+        *_find_version_fault(inputs, settings),
         *_find_context_fault(inputs, settings),
         *_find_pair_faults(inputs, settings),
         *_find_method_faults(inputs, settings),
@@ -56,6 +63,7 @@ def find_faults(
         *_find_agent_fault(inputs),
         *_find_pictures_fault(inputs),
         *_find_copy_fault(inputs),
+        *_find_adaptive_fault(inputs, settings),
         *_find_lossy_fault(inputs, settings),
         *_find_gated_faults(inputs),
         *find_conversation_faults(inputs, settings),
@@ -93,8 +101,14 @@ def _find_layout_faults(inputs: PlanInputs, settings: EngineSettings) -> Iterato
 
 
 def _find_context_fault(inputs: PlanInputs, settings: EngineSettings) -> Iterator[Fault]:
-    """Refuse a context beyond the target's positions, as vLLM does (config/model.py)."""
+    """Refuse a context beyond the target's positions, as vLLM does, and one for no conversation."""
     context, positions = settings.context, _find_positions(inputs.target, settings)
+    if context is not None and 0 <= context.value < LEAST_CONTEXT:
+        yield refuse(
+            "context",
+            f"a context of {context.value} tokens holds no prompt with its answer",
+            f"slipstream plan {inputs.target.name} --context {USUAL_LENGTH}",
+        )
     if context is None or positions is None or context.value <= positions:
         return
     flag = f"-- {FLAGS['context']}" if context.because == AFTER_DASHES else "--context"
@@ -133,12 +147,28 @@ def _find_rocm_fault(inputs: PlanInputs) -> Iterator[Fault]:
         )
 
 
+def _find_version_fault(inputs: PlanInputs, settings: EngineSettings) -> Iterator[Fault]:
+    """Refuse what another known version of vLLM has, and the planned one has not."""
+    given = settings.list_arguments()
+    for unknown in find_unknown(given, inputs.engine_version):
+        others = [one for one in VERSIONS if unknown not in find_unknown(given, one)]
+        yield refuse(
+            "version",
+            f"vLLM {inputs.engine_version} has no {unknown}",
+            f"leave it out{''.join(f', or pip install vllm=={one}' for one in others)}",
+        )
+
+
 def _find_pair_faults(inputs: PlanInputs, settings: EngineSettings) -> list[Fault]:
     method, drafter = inputs.method, inputs.drafter
     if method is None and (inputs.method_choice or inputs.given.drafting.method):
         drafter = None
     engine = vllm.find_engine_faults(
-        inputs.target, drafter, on_cpu=inputs.on_cpu, capability=inputs.capability
+        inputs.target,
+        drafter,
+        on_cpu=inputs.on_cpu,
+        capability=inputs.capability,
+        version=inputs.engine_version,
     )
     if drafter is None:
         return list(engine)
@@ -152,14 +182,17 @@ def _find_pair_faults(inputs: PlanInputs, settings: EngineSettings) -> list[Faul
         as_model=method is not None and method.needs == "model",
     )
     patched = drafts_past_its_context(inputs, context)
-    return [*(_ease(fault) if patched else fault for fault in pairing.faults), *engine]
+    by = (
+        f"vLLM {inputs.engine_version}" if inputs.is_since("0.33") else f"patch {DRAFTER_POSITIONS}"
+    )
+    return [*(_ease(fault, by) if patched else fault for fault in pairing.faults), *engine]
 
 
-def _ease(fault: Fault) -> Fault:
-    """Turn too few positions of a drafter into a warning where a patch adds the others."""
+def _ease(fault: Fault, by: str) -> Fault:
+    """Turn too few positions of a drafter into a warning where something adds the others."""
     if fault.code != "drafter-context":
         return fault
-    message = f"{fault.message}: beyond them its drafts are untrained (patch {DRAFTER_POSITIONS})"
+    message = f"{fault.message}: beyond them its drafts are untrained ({by} adds positions)"
     return warn(fault.code, message, fault.hint)
 
 
@@ -179,7 +212,7 @@ def _find_method_faults(inputs: PlanInputs, settings: EngineSettings) -> Iterato
         yield (refuse if known else warn)("mtp-layers", f"{target.name} {lack}", hint)
     elif method.needs == "heads" and inputs.draft_model is None and not keeps_mtp(target.name):
         message = f"vLLM takes {target.name} for a drafter because of its name, whatever the method"
-        hint = f"slipstream plan {target.name} --method ngram, or a folder of another name"
+        hint = f"a folder of another name, or slipstream plan {target.name} --method ngram"
         yield refuse("mtp-name", message, hint)
     package = (method.package or "").partition("==")[0]
     if package and package not in inputs.host.software.packages:
@@ -281,8 +314,21 @@ def _find_pictures_fault(inputs: PlanInputs) -> Iterator[Fault]:
 def _find_copy_fault(inputs: PlanInputs) -> Iterator[Fault]:
     """Refuse copies that were asked for and cannot be made."""
     if inputs.options.copy_drafts and (obstacle := find_copy_obstacle(inputs)) is not None:
-        hint = f"slipstream plan {inputs.target.name}, without --copy"
+        hint = f"without --copy: slipstream plan {inputs.target.name}"
         yield refuse("copy", f"--copy was asked for: {obstacle}", hint)
+
+
+def _find_adaptive_fault(inputs: PlanInputs, settings: EngineSettings) -> Iterator[Fault]:
+    """Refuse adaptive verification where vLLM raises as it starts."""
+    chosen = inputs.given.drafting.rest.get(ADAPTIVE)
+    if chosen is None or not chosen.value or settings.speculation is None:
+        return
+    if (obstacle := find_adaptive_obstacle(inputs, settings)) is not None:
+        yield refuse(
+            "adaptive",
+            f"vLLM does not start with {ADAPTIVE}: {obstacle}",
+            f"slipstream plan {inputs.target.name}, without {ADAPTIVE}",
+        )
 
 
 def _find_lossy_fault(inputs: PlanInputs, settings: EngineSettings) -> Iterator[Fault]:
@@ -328,6 +374,7 @@ def list_facts(inputs: PlanInputs, settings: EngineSettings) -> dict[str, Any]:
     backend = speculation.attention_backend if speculation else None
     longest = draft.longest_draft if draft else None
     accelerator, software = inputs.accelerator, inputs.host.software
+    engine = software.engine
     return {
         "targets": target.name,
         "drafters": drafter.name if drafter and draft else None,
@@ -345,7 +392,7 @@ def list_facts(inputs: PlanInputs, settings: EngineSettings) -> dict[str, Any]:
         "memory_under_bytes": accelerator.memory_total_bytes if accelerator else None,
         "drivers": software.nvidia_driver,
         "nodes_over": settings.nodes.value if settings.nodes else 1,
-        "engine_below": software.engine.version if software.engine else vllm.VERSION,
+        "engine_below": inputs.options.vllm or (engine.version if engine else VERSION),
         "environment": [
             f"{name}={value}" for name, value in inputs.local_advice.environment.items()
         ],

@@ -4,12 +4,14 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart
-from slipstream.engines.vllm import CPU_BLOCK_TOKENS, GPU_BLOCK_TOKENS, Runner
+from slipstream.engines.vllm import CPU_BLOCK_TOKENS, GPU_BLOCK_TOKENS, Runner, choose_version
 from slipstream.engines.vllm_methods import METHODS, Method, find_method
+from slipstream.engines.vllm_tables import is_since
 from slipstream.hardware import Host, find_capability, name_kind
 from slipstream.hardware.host import Accelerator
-from slipstream.planning.settings import Choice, EngineOptions
+from slipstream.planning.settings import Choice, EngineOptions, EngineSettings
 from slipstream.planning.settings.options import PlanOptions
+from slipstream.planning.steering_verdicts import SteeringVerdicts, Way, make_key
 from slipstream.recipes.recipe import Recipe, Settings
 from slipstream.units import version_tuple
 
@@ -33,7 +35,7 @@ class PlanInputs:
     `given` has the settings that are no longer to be chosen: the user's, the engine arguments of a
     recipe for this kind of machine, and the parallel sizes, on which all others depend. `found` is
     set for a drafter from the index or the hub. `method_choice` is the requested method, or the
-    fallback when no drafter was found.
+    fallback when no drafter was found. `verdicts` are what `tune` measured on this machine.
     """
 
     host: Host
@@ -44,6 +46,7 @@ class PlanInputs:
     given: EngineOptions
     found: FoundDrafter | None = None
     method_choice: Choice[str] | None = None
+    verdicts: SteeringVerdicts | None = None
 
     @property
     def accelerators(self) -> tuple[Accelerator, ...]:
@@ -79,6 +82,15 @@ class PlanInputs:
     @property
     def runner(self) -> Runner:
         return "V1" if self.on_cpu else "V2"
+
+    @property
+    def engine_version(self) -> str:
+        """Return the known version of vLLM that is asked for, else the machine's."""
+        return choose_version(self.host, self.options.vllm)
+
+    def is_since(self, first: str) -> bool:
+        """Return whether the engine is of this minor version or a later one."""
+        return is_since(self.engine_version, first)
 
     @property
     def block_tokens(self) -> int:
@@ -121,3 +133,8 @@ class PlanInputs:
         if value is None or self.recipe is None:
             return None
         return Choice(value, "recipe", f"recipe {self.recipe.name} runs with it")
+
+    def find_verdict(self, way: Way, settings: EngineSettings) -> Choice[bool] | None:
+        """Return what `tune` found about this drafter and draft length here."""
+        key = make_key(way, settings, self.target.name, self.machine, self.engine_version)
+        return self.verdicts.find(key) if self.verdicts else None

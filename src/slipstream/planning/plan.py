@@ -11,6 +11,7 @@ from slipstream.checkpoints.pairing import Fault
 from slipstream.engines import sglang, vllm
 from slipstream.engines.arguments import render_argument, render_arguments
 from slipstream.engines.vllm_methods import find_method
+from slipstream.engines.vllm_tables import VERSION
 from slipstream.hardware import Host, find_capability, name_kind
 from slipstream.planning.group import Group
 from slipstream.planning.settings import (
@@ -20,6 +21,7 @@ from slipstream.planning.settings import (
     Source,
     Speculation,
     copies,
+    draft_lengths,
 )
 from slipstream.planning.settings.options import PlanOptions
 from slipstream.records import Record
@@ -103,7 +105,7 @@ class LaunchPlan(Record):
 
     schema_version: Literal[3] = 3
     engine: Literal["vllm"] = "vllm"
-    engine_version: str = vllm.VERSION
+    engine_version: str = VERSION
     target: str
     options: PlanOptions
     machine: str | None
@@ -114,6 +116,8 @@ class LaunchPlan(Record):
     settings: EngineSettings
     environment: dict[str, Choice[str]]
     patches: tuple[str, ...] = ()
+    # Why vLLM's adaptive verification is not planned where it could be.
+    adaptive_verification: str | None = None
     # The machines that the engine runs on, None for one alone.
     group: Group | None = None
     memory: MemoryBudget
@@ -190,6 +194,7 @@ class LaunchPlan(Record):
             "accelerators": (needed if self.capability else None, len(used)),
             "compute capability": (self.capability, find_capability(used)),
             "CPU threads": (self.threads, host.processor.usable_threads),
+            "vLLM": (self.engine_version, vllm.find_installed(host)),
         }
         for what, (planned, here) in pairs.items():
             if planned is not None and here is not None and planned != here:
@@ -201,6 +206,20 @@ class LaunchPlan(Record):
     def sglang_argv(self) -> tuple[list[str], list[str]]:
         """Return SGLang's command line for the same plan, and what it has no counterpart for."""
         return sglang.render_argv(self.settings.list_arguments(), self.capability)
+
+    def describe_lengths(self) -> str | None:
+        """Say whether the draft length is steered, fixed, or waits to be measured."""
+        return draft_lengths.describe_lengths(
+            self.settings,
+            on_cpu=self.threads is not None,
+            fixed=self.environment.get(draft_lengths.VARIABLE),
+            steer=self.options.steer,
+        )
+
+    @property
+    def awaits_tuning(self) -> bool:
+        """Return whether the length is fixed only because nobody measured steering here."""
+        return (self.describe_lengths() or "").endswith(draft_lengths.UNMEASURED)
 
     def find(self, flag: str) -> Decision | None:
         shown = (*self.decisions, *self.variables)
@@ -225,6 +244,11 @@ class LaunchPlan(Record):
         # vLLM refuses to report the drafts of requests where there are none.
         plain = self.change(speculation=None, draft_metrics=None)
         return plain.change_variables({copies.VARIABLE: None})
+
+    def with_plain_cache(self) -> Self:
+        """Return the same plan with the target's own type of cache, and all else as it is."""
+        why = "what a quantized cache is compared with"
+        return self.change(kv_dtype=Choice("auto", "default", why))
 
     def _list_decisions(self) -> Iterator[Decision]:
         for flag, choice in self.settings.list_choices():

@@ -22,11 +22,13 @@ from slipstream.planning.settings import (
     attention,
     conversation,
     copies,
+    draft_lengths,
     patches,
     placement,
 )
 from slipstream.planning.settings.options import PlanOptions, read_engine_arguments
 from slipstream.planning.settings.speculation import pin
+from slipstream.planning.steering_verdicts import SteeringVerdicts
 from slipstream.recipes.recipe import KnownBad, Recipe
 
 
@@ -40,11 +42,12 @@ def make_plan(
     known_bad: tuple[KnownBad, ...] = (),
     found: FoundDrafter | None = None,
     method: Choice[str] | None = None,
+    verdicts: SteeringVerdicts | None = None,
     notes: tuple[str, ...] = (),
 ) -> LaunchPlan:
     """Decide every setting once."""
     inputs = PlanInputs(host, target, drafter, recipe, options, options.engine, found)
-    inputs = replace(inputs, method_choice=method or options.method)
+    inputs = replace(inputs, method_choice=method or options.method, verdicts=verdicts)
     inputs = replace(inputs, given=_lay_down(inputs))
     fitted = fit(_prefer_cache(inputs))
     inputs, memory = fitted.inputs, fitted.describe_memory()
@@ -53,8 +56,10 @@ def make_plan(
     faults = find_faults(inputs, settings, memory, known_bad)
     dropped = inputs.method_choice if inputs.drafter is None else None
     return LaunchPlan(
+        engine_version=inputs.engine_version,
         target=target.name,
-        options=options,
+        options=options.model_copy(update={"steer": draft_lengths.find_steer(inputs, settings)}),
+        adaptive_verification=draft_lengths.explain_adaptive(inputs, settings),
         machine=inputs.machine,
         capability=inputs.capability,
         threads=host.processor.usable_threads if inputs.on_cpu else None,
@@ -68,14 +73,15 @@ def make_plan(
         patches=tuple(choice.value for choice in patched),
         memory=memory,
         notes=(
-            *notes,
-            *placement.list_accelerator_remarks(inputs),
             *(f"adjusted: {line}" for line in fitted.adjusted),
+            *attention.list_cache_notes(inputs, settings),
+            *((f"{drafter.name} is not used: {dropped.because}",) if drafter and dropped else ()),
+            *placement.list_accelerator_remarks(inputs),
             *placement.note_idle(inputs),
+            *conversation.list_conversation_notes(inputs, settings),
+            *notes,
             *(() if settings.is_eager else (placement.note_compilation(inputs),)),
             *_note_unused(inputs, settings),
-            *((f"{drafter.name} is not used: {dropped.because}",) if drafter and dropped else ()),
-            *conversation.list_conversation_notes(inputs, settings),
         ),
         warnings=tuple(fault for fault in faults if fault.verdict == "warn"),
         refusals=tuple(fault for fault in faults if fault.verdict == "refuse"),
@@ -115,13 +121,20 @@ def _decide_rest(
 ) -> EngineSettings:
     given = inputs.given
     loopback: Choice[str] = Choice("127.0.0.1", "default", "vLLM would listen everywhere")
+    graphs = given.compilation or attention.decide_graph_mode(inputs, settings.cache_dtype)
+    settings = settings.change(compilation=graphs)
+    speculation = settings.speculation
+    if speculation is not None:
+        found = draft_lengths.decide_adaptive(inputs, settings)
+        found = found or draft_lengths.decide_schedule(inputs, settings)
+        speculation = speculation.change(rest={**speculation.rest, **found})
     return settings.change(
+        speculation=speculation,
         revision=given.revision or pin(inputs.target),
         served_names=given.served_names or conversation.decide_served_names(inputs),
         host=given.host or loopback,
         kv_cache_bytes=given.kv_cache_bytes or _decide_cache_bytes(inputs, memory),
         attention_backend=given.attention_backend or attention.decide_target_backend(inputs),
-        compilation=given.compilation or attention.decide_graph_mode(inputs, settings.cache_dtype),
         prefix_caching=given.prefix_caching or attention.decide_prefix_caching(inputs),
         media_limits=given.media_limits or placement.decide_modalities(inputs),
         executor=given.executor or placement.decide_executor(inputs),
@@ -147,5 +160,5 @@ def _note_unused(inputs: PlanInputs, settings: EngineSettings) -> tuple[str, ...
         for old in recipe.obsolete
         if old.argument is None or old.argument.lower() not in command
     ]
-    why = f"slipstream models --recipe {recipe.name} says why"
-    return (f"not used from its recipe: {'; '.join(unused)} ({why})",) if unused else ()
+    why = f"why: slipstream models --recipe {recipe.name}"
+    return (f"not used from its recipe: {'; '.join(unused)}; {why}",) if unused else ()

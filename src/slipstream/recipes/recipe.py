@@ -6,25 +6,53 @@ and says why not the rest. A published drafter only says that it exists, for wha
 written; a known model, which shape and size a target has while its own files cannot be read.
 """
 
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from slipstream.checkpoints.checkpoint import Checkpoint, Quantization, Scheme, Weights
 from slipstream.records import Record
 
+Given = TypeVar("Given")
 Text = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Field(ge=1)]
 DraftMethod = Literal[
     "dflash", "dflash2", "dspark", "eagle3", "eagle", "peagle", "mtp", "draft_model", "medusa"
 ]
+# What a recipe may set, whoever wrote it: nothing that runs code, opens a file or a port.
+RECIPE_VARIABLES = frozenset(
+    {
+        *("NCCL_CUMEM_ENABLE", "NCCL_P2P_DISABLE", "VLLM_DISABLE_COMPILE_CACHE"),
+        *("VLLM_USE_FLASHINFER_SAMPLER", "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"),
+        *("VLLM_MARLIN_USE_ATOMIC_ADD", "VLLM_ENABLE_STARTUP_PLAN"),
+    }
+)
+RECIPE_ARGUMENTS = frozenset(
+    {
+        *("--dtype", "--generation-config", "--tool-call-parser", "--reasoning-parser"),
+        *("--enable-auto-tool-choice", "--linear-backend", "--moe-backend", "--dcp-comm-backend"),
+        *("--decode-context-parallel-size", "--disable-custom-all-reduce"),
+        "--kv-cache-dtype-skip-layers",
+    }
+)
 HUB_NAME = r"^\w[\w.-]*/\w[\w.-]*$"
+
+
+def _require_allowed(given: Given, names: Iterable[str], allowed: frozenset[str]) -> Given:
+    if others := sorted({*names} - allowed):
+        raise ValueError(
+            f"a recipe may not set {', '.join(others)}; it may set {', '.join(sorted(allowed))}"
+        )
+    return given
 
 
 class Evidence(Record):
     """One measurement with its conditions and who made it.
 
-    Latencies are medians: to the first token, and between tokens of one request.
+    Latencies are medians: to the first token, and between tokens of one request. `lost_share` is
+    the share of tokens that a cache of type `kv_dtype` makes other than the target's best one
+    (`slipstream verify --cache`).
     """
 
     by: Text
@@ -42,6 +70,8 @@ class Evidence(Record):
     acceptance_rate: float | None = None
     ttft_ms: float | None = None
     tpot_ms: float | None = None
+    kv_dtype: str | None = None
+    lost_share: Annotated[float, Field(ge=-1, le=1)] | None = None
     note: str = ""
 
 
@@ -69,6 +99,19 @@ class Settings(Record):
     text_only: bool | None = None
     environment: dict[str, str] = Field(default_factory=dict)
     extra_arguments: tuple[str, ...] = ()
+
+    @field_validator("environment")
+    @classmethod
+    def require_allowed_variables(cls, given: dict[str, str]) -> dict[str, str]:
+        """Raise if a recipe sets a variable that is not for recipes."""
+        return _require_allowed(given, given, RECIPE_VARIABLES)
+
+    @field_validator("extra_arguments")
+    @classmethod
+    def require_allowed_arguments(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        """Raise if a recipe sets an argument that is not for recipes."""
+        names = [word.partition("=")[0] for word in given if word.startswith("-")]
+        return _require_allowed(given, names, RECIPE_ARGUMENTS)
 
 
 class Obsolete(Record):

@@ -54,7 +54,7 @@ def choose(model: SpeedModel, goal: Goal, concurrency: int) -> SpeedChoice:
     if best is None:
         raise InvalidInputError(
             f"concurrency {concurrency} is far beyond the loads that were measured",
-            hint=f"slipstream tune with --concurrency 1 {concurrency}",
+            hint=f"slipstream tune TARGET --concurrency {concurrency}",
         )
     return settle(model, goal, best)
 

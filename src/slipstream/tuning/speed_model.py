@@ -20,7 +20,7 @@ from slipstream.tuning.acceptance import NORMAL, DraftAcceptance, FigureWithErro
 
 LEAST_FREEDOM = 2
 LARGE_SPREAD = 0.06
-_HINT = "slipstream tune with --concurrency 1 4 16, or other figures that lie apart"
+_HINT = "slipstream tune TARGET"
 
 
 class StepPoint(Record):
@@ -221,5 +221,5 @@ class SpeedModel:
 def not_measured(kind: str, length: int) -> InvalidInputError:
     return InvalidInputError(
         f"{length} drafted tokens were not measured for {kind}",
-        hint="slipstream tune with the same --workload for all",
+        hint="the same --workload for all of them",
     )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import log
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from pydantic import JsonValue
 
@@ -18,7 +18,9 @@ from slipstream.errors import InvalidInputError
 from slipstream.hardware import Host
 from slipstream.hardware.processor import parse_cpu_list, show_cpu_list
 from slipstream.planning.plan import LaunchPlan
-from slipstream.planning.settings import SCHEDULE, Choice
+from slipstream.planning.settings import SCHEDULE, Choice, draft_lengths
+from slipstream.planning.settings.draft_lengths import make_schedule
+from slipstream.planning.steering_verdicts import Way
 from slipstream.records import Record
 from slipstream.tuning.acceptance import DraftAcceptance
 from slipstream.tuning.experiment import EngineStart
@@ -26,6 +28,8 @@ from slipstream.tuning.profile import SpeedProfile, predict_served, read_served
 from slipstream.tuning.speed_model import StepPoint
 
 LEAST_GAIN = 0.05
+STEERED: Literal["steered"] = "steered"
+ADAPTIVE: Literal["adaptive"] = "adaptive"
 IN_ENGINE = "VLLM_ENABLE_V1_MULTIPROCESSING"
 THREADS = "OMP_NUM_THREADS"
 BINDING = "VLLM_CPU_OMP_THREADS_BIND"
@@ -151,6 +155,7 @@ def list_variants(
     """
     return [
         *_vary_schedule(profile),
+        *_vary_steering(plan, profile),
         *_vary_method(profile, others),
         *_vary_settings(plan, profile),
     ]
@@ -166,6 +171,70 @@ def _vary_schedule(profile: SpeedProfile) -> Iterator[Variant]:
             EngineStart(length, (ranges[-1].last,), schedule),
             lambda plan, because: set_drafts(plan, length, schedule, because),
         )
+
+
+def _vary_steering(plan: LaunchPlan, profile: SpeedProfile) -> Iterator[Variant]:
+    """On a GPU with graphs, let our scheduler choose the length, or vLLM what it verifies."""
+    choice, host = profile.choice, profile.conditions.host
+    if host is None or not choice.draft_length:
+        return
+    most = profile.model.max_sequences
+    loads = tuple(sorted({1, choice.concurrency, most}))
+    lengths = draft_lengths.space_lengths(choice.draft_length, most, plan.engine_version)
+    ranges = [(first, last, length) for first, last, length in make_schedule(lengths, most)]
+    for way in list_ways(plan, host):
+        if way == STEERED:
+            yield Variant(
+                f"{STEERED} among {draft_lengths.show(lengths)}",
+                EngineStart(choice.draft_length, loads, tuple(ranges), method=way),
+                lambda plan, because: set_drafts(plan, choice.draft_length, ranges, because),
+            )
+        else:
+            yield Variant(
+                f"{ADAPTIVE} verification by vLLM",
+                EngineStart(choice.draft_length, loads, method=way),
+                _verify_adaptively,
+            )
+
+
+def list_ways(plan: LaunchPlan, host: Host) -> tuple[Way, ...]:
+    """List how verification may follow the load where graphs are recorded, to be measured."""
+    settings, stages = plan.settings, plan.settings.pipeline_parallel
+    recorded = host.accelerators and draft_lengths.records_steps(settings)
+    one_stage = stages is None or stages.value == 1
+    if not recorded or not one_stage or draft_lengths.find_obstacle(settings):
+        return ()
+    return (STEERED, ADAPTIVE) if plan.adaptive_verification else (STEERED,)
+
+
+def find_way(trial: Trial) -> Way | None:
+    """Return the way that a trial is about."""
+    ways: tuple[Way, ...] = (STEERED, ADAPTIVE)
+    return next((way for way in ways if trial.what.startswith(way)), None)
+
+
+def leave_out_verdicts(plan: LaunchPlan) -> LaunchPlan:
+    """Return the plan without what an earlier `tune` found, which is measured again."""
+    if (speculation := plan.speculation) is None:
+        return plan
+    ways = (SCHEDULE, draft_lengths.ADAPTIVE)
+    measured = [key for key in ways if _is_measured(speculation.rest.get(key))]
+    rest = {key: one for key, one in speculation.rest.items() if key not in measured}
+    left = plan.change(speculation=speculation.change(rest=rest))
+    if draft_lengths.ADAPTIVE in measured:
+        left = left.model_copy(update={"adaptive_verification": "it is measured again"})
+    return left
+
+
+def _is_measured(choice: Choice[JsonValue] | None) -> bool:
+    return choice is not None and choice.source == "measured"
+
+
+def _verify_adaptively(plan: LaunchPlan, because: str) -> LaunchPlan:
+    assert plan.speculation is not None
+    rest = {key: one for key, one in plan.speculation.rest.items() if key != SCHEDULE}
+    rest[draft_lengths.ADAPTIVE] = _measure(True, because)
+    return plan.change(speculation=plan.speculation.change(rest=rest))
 
 
 def _vary_method(profile: SpeedProfile, others: Mapping[str, LaunchPlan]) -> Iterator[Variant]:

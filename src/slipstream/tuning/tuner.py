@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Literal
 
 from slipstream.engines.vllm import Runner
+from slipstream.errors import EngineError
 from slipstream.measuring.bench import Bench, BenchWarmUp, Conditions
-from slipstream.measuring.engine_start import measure_start
+from slipstream.measuring.engine_start import measure_start, steer_start
 from slipstream.measuring.machine_watch import MachineLoad, MachineWatch
 from slipstream.planning.plan import LaunchPlan
 from slipstream.records import Record
@@ -28,7 +29,14 @@ from slipstream.tuning.experiment import (
 from slipstream.tuning.goal import Goal
 from slipstream.tuning.profile import SpeedProfile, confirm, make_profile
 from slipstream.tuning.speed_model import StepPoint
-from slipstream.tuning.trials import Trial, apply_profile, judge_trial, list_variants, set_drafts
+from slipstream.tuning.trials import (
+    STEERED,
+    Trial,
+    apply_profile,
+    judge_trial,
+    list_variants,
+    set_drafts,
+)
 
 LEAST_STARTS = 3
 
@@ -59,6 +67,7 @@ class Tuning(Record):
     starts: tuple[StartReport, ...]
     trials: tuple[Trial, ...]
     untried: tuple[str, ...]
+    failed: tuple[str, ...] = ()
     plan: LaunchPlan
 
     @property
@@ -132,6 +141,9 @@ class Tuner:
             plan = set_drafts(self.plan, *drafts_of) if start.draft_length else self.plain
         began = time.monotonic()
         number = len(self._reports) + 1
+        log = self.logs / f"{number}.log"
+        if start.method == STEERED:
+            plan = steer_start(plan, log)
         figures = measure_start(
             self.localize(plan),
             replace(
@@ -139,7 +151,7 @@ class Tuner:
                 concurrencies=start.concurrencies,
                 salt=f"{self.bench.salt} {number}",
             ),
-            log=self.logs / f"{number}.log",
+            log=log,
             environment=self.environment,
             say=lambda what: self.say(f"start {number} ({start.because}): {what}"),
             watch=self.watch,
@@ -171,13 +183,18 @@ class Tuner:
         plan, factor = apply_profile(self.plan, self.plain, profile), 1.0
         variants = list_variants(plan, profile, self.others)
         left = max(0, starts - len(self._reports))
-        trials: list[Trial] = []
+        trials, failed = list[Trial](), list[str]()
         method: str | None = None
         for variant in variants[:left]:
             start = replace(
                 variant.start, because=variant.what, method=variant.start.method or method
             )
-            found = self.measure(start, variant.change(plan, variant.what))
+            try:
+                found = self.measure(start, variant.change(plan, variant.what))
+            except EngineError as fault:
+                failed.append(f"{variant.what} failed: {fault}")
+                self.say(failed[-1])
+                continue
             trial = judge_trial(variant, profile, factor, *found)
             self.say(trial.verdict)
             trials.append(trial)
@@ -189,5 +206,6 @@ class Tuner:
             starts=tuple(self._reports),
             trials=tuple(trials),
             untried=tuple(variant.what for variant in variants[left:]),
+            failed=tuple(failed),
             plan=plan,
         )

@@ -16,11 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from vllm.config import CUDAGraphMode
 from vllm.engine.arg_utils import EngineArgs
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    MambaSpec,
+)
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
@@ -71,8 +77,13 @@ class Model:
 
 
 def make_scheduler(job: dict[str, Any], scenario: dict[str, Any], folder: Path) -> Any:
+    from slipstream.planning.settings import draft_lengths as planned
+    from slipstream.vllm_plugin.steering import draft_length
     from slipstream.vllm_plugin.steering import scheduler as ours
 
+    # The plugin says these again, since it imports no planning.
+    said = planned.FREE_TOKENS, planned.VARIABLE
+    assert said == (draft_length.FREE_TOKENS, draft_length.VARIABLE)
     key = (scenario["seats"], scenario.get("budget", 512))
     if key not in CONFIGS:
         engine = {**job["engine"], "speculative_config": job["speculation"]}
@@ -80,15 +91,25 @@ def make_scheduler(job: dict[str, Any], scenario: dict[str, Any], folder: Path) 
         CONFIGS[key] = EngineArgs(**engine).create_engine_config()
     config = deepcopy(CONFIGS[key])
     config.scheduler_config.async_scheduling = scenario.get("asynchronous", False)
-    if lengths := scenario.get("lengths"):
-        # As on a GPU: only of these lengths graphs are recorded.
+    if scenario.get("on_gpu"):
         config.__class__ = type("OnGpu", (type(config),), {"use_v2_model_runner": True})
-        rows = [[at + 1, at + 1, length] for at, length in enumerate(lengths)]
-        rows[-1][1] = scenario["seats"]
+    if lengths := scenario.get("lengths"):  # of which graphs are recorded
+        config.compilation_config.cudagraph_mode = CUDAGraphMode.FULL_AND_PIECEWISE
+        rows = planned.make_schedule(lengths, scenario["seats"])
         config.speculative_config.num_speculative_tokens_per_batch_size = rows
     spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=8, dtype=torch.float32)
     blocks = scenario.get("blocks", 512)
     groups = [KVCacheGroupSpec(["layer"], spec)]
+    if scenario.get("hybrid"):
+        config.cache_config.mamba_cache_mode = "align"
+        states = MambaSpec(
+            block_size=BLOCK,
+            shapes=((8,),),
+            dtypes=(torch.float32,),
+            mamba_cache_mode="align",
+            page_size_padded=spec.page_size_bytes,
+        )
+        groups.append(KVCacheGroupSpec(["recurrent layer"], states))
     os.environ["SLIPSTREAM_GATE"] = str(folder / "gate.json")
     os.environ["SLIPSTREAM_COPY"] = str(scenario.get("copied", 0))
     config.cache_config.num_gpu_blocks = blocks
@@ -99,6 +120,17 @@ def make_scheduler(job: dict[str, Any], scenario: dict[str, Any], folder: Path) 
         block_size=BLOCK,
         log_stats=True,
     )
+
+
+def take_drafts(scheduler: Any, drafts: DraftTokenIds) -> None:
+    """Hand drafts to the method that this version has for it."""
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    from slipstream.vllm_plugin.steering.scheduler import TOUCHED
+
+    there = [name for name in TOUCHED if name in vars(Scheduler)]
+    (name,) = (name for name in there if name.endswith("_draft_token_ids"))
+    getattr(scheduler, name)(drafts)
 
 
 def make_request(name: str, prompt: list[int], tokens: int, hasher: Any) -> Request:
@@ -147,7 +179,7 @@ def drive(job: dict[str, Any], scenario: dict[str, Any], folder: Path) -> dict[s
             results = scheduler.update_from_output(done, sampled)
             if depth == 1:
                 width = done.num_spec_tokens_to_schedule
-                scheduler.update_draft_token_ids(model.draft(sampled.req_ids, width))
+                take_drafts(scheduler, model.draft(sampled.req_ids, width))
             for outputs in results.values():
                 stats["tokens"] += sum(len(one.new_token_ids) for one in outputs.outputs)
                 if (said := outputs.scheduler_stats) is not None and said.spec_decoding_stats:

@@ -5,9 +5,9 @@ from typing import Any
 
 from hypothesis import strategies as some
 
-from slipstream.engines.arguments import read_table
+from slipstream.engines.vllm_tables import VERSION, read_arguments
 
-TABLE = read_table()
+TABLE = read_arguments(VERSION)
 # Objects whose keys or values vLLM checks further: only what it takes for sure.
 OBJECTS: dict[str, list[dict[str, Any]]] = {
     "--compilation-config": [{"cudagraph_mode": "PIECEWISE"}, {"mode": 3}],

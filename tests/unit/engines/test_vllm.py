@@ -16,8 +16,8 @@ from slipstream.cli.main import run
 from slipstream.engines.vllm import (
     find_engine_faults,
     find_engine_obstacle,
-    read_auxiliary_targets,
 )
+from slipstream.engines.vllm_tables import read_auxiliary_targets
 from slipstream.hardware import load_host, surroundings
 from slipstream.hardware.host import Engine
 from slipstream.recipes import load_recipes

@@ -29,13 +29,13 @@ def plan(target: str, machine: str, **options: Any) -> LaunchPlan:
         ("Qwen/Qwen3-8B", "rtx-3090", LONG, "--context 10240, or --host rtx-3090x2"),
         ("Qwen/Qwen3-8B", "rtx-3090", RAW, "-- --max-model-len 10240, or --host rtx-3090x2"),
         (BIG, "rtx-3090", {}, "--host rtx-3090x4"),
-        (BIG, "rtx-5090x2", {}, "slipstream plan Qwen/Qwen3-32B-FP8, or --host rtx-5090x4"),
+        (BIG, "rtx-5090x2", {}, "--host rtx-5090x4, or slipstream plan Qwen/Qwen3-32B-FP8"),
         (NEXT, "gb10", {}, "-- --quantization fp8_per_tensor, or --host 2x-gb10"),
         ("deepseek-ai/DeepSeek-V3", "h100x8", {}, "--host b200x4"),
         (LLAMA, "h100x8", {"engine": ("-tp", "1")}, "-- --tensor-parallel-size 2, or --host b200"),
-        (CODER, "gb10", {}, "slipstream plan Qwen/Qwen3-Coder-Next-FP8, or --host 2x-gb10"),
+        (CODER, "gb10", {}, "--host 2x-gb10, or slipstream plan Qwen/Qwen3-Coder-Next-FP8"),
         (CODER, "h100x2", {"engine": ("-tp", "1")}, "--host b200"),
-        (BIG, "cpu-server", {}, "slipstream demo, or --host h100"),
+        (BIG, "cpu-server", {}, "--host h100, or slipstream demo"),
     ],
 )
 def test_the_least_change_and_a_machine_are_named(

@@ -118,7 +118,7 @@ SETTINGS = bare_plan(
     *("--speculative-config.attention_backend", "FLASH_ATTN"),
 ).settings
 HYBRID = {"target": {"layers": HYBRID_LAYERS}}
-VARIABLE = {"recipe": make_recipe(environment={"A": "1"}, machines=("h100",))}
+VARIABLE = {"recipe": make_recipe(environment={"NCCL_P2P_DISABLE": "1"}, machines=("h100",))}
 
 
 def facts(machine: str = "h100", **inputs: Any) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def facts(machine: str = "h100", **inputs: Any) -> dict[str, Any]:
         ("drivers", ("580.*",), ("590.*",), {}),
         ("nodes_over", 1, 2, {}),
         ("engine_below", "0.33.0", "0.32.0", {}),
-        ("environment", ("A=1",), ("A=2",), VARIABLE),
+        ("environment", ("NCCL_P2P_DISABLE=1",), ("NCCL_P2P_DISABLE=2",), VARIABLE),
     ],
 )
 def test_each_field_is_met_by_what_it_asks_for_and_by_nothing_else(

@@ -10,7 +10,7 @@ from hypothesis import strategies as some
 from slipstream.checkpoints.checkpoint import Quantization, Weights
 from slipstream.hardware import load_host
 from slipstream.planning import LaunchPlan, make_options, make_plan
-from slipstream.recipes.recipe import Obsolete, Recipe
+from slipstream.recipes.recipe import Evidence, Obsolete, Recipe
 from tests.unit.planning.pieces import DRAFTER, GIB, HYBRID_LAYERS, TARGET, make_recipe
 
 SPECULATION = "--speculative-config"
@@ -71,6 +71,7 @@ def test_a_good_pair_is_planned_without_a_fault() -> None:
         LENGTH: "15",
         f"{SPECULATION}.attention_backend": "FLASH_ATTN",
         f"{SPECULATION}.disable_eagle_block_drop": "true",
+        f"{SPECULATION}.draft_sample_method": "greedy",
     }
 
 
@@ -83,6 +84,7 @@ def test_the_speculative_settings_become_one_argument() -> None:
         "num_speculative_tokens": 15,
         "attention_backend": "FLASH_ATTN",
         "disable_eagle_block_drop": True,
+        "draft_sample_method": "greedy",
     }
     assert SPECULATION not in plan(method="plain").argv()
     # One of another method replaces ours whole.
@@ -137,6 +139,33 @@ def test_a_value_of_user_recipe_or_checkpoint_reaches_the_engine(
     machine: str, inputs: dict[str, Any], values: dict[str, str]
 ) -> None:
     assert values.items() <= values_of(plan(machine, **inputs)).items()
+
+
+def test_what_a_cache_chosen_for_capacity_does_to_the_text_is_known_or_to_be_measured() -> None:
+    wanted: dict[str, Any] = {"goal": "capacity", "users": 16}
+    unknown = plan("a100-80", **wanted)
+    command = f"slipstream verify {TARGET.name} --cache -- --kv-cache-dtype turboquant_k8v4"
+    assert [note for note in unknown.notes if command in note]
+    measured: dict[str, Any] = {
+        "workload": "prose",
+        "hardware": "one A100",
+        "engine_version": "0.32.0",
+    }
+    evidence = [
+        Evidence(by="somebody", source="a page", kv_dtype=kv_dtype, lost_share=share, **measured)
+        for kv_dtype, share in (
+            ("turboquant_k8v4", 0.017),
+            ("fp8", 0.004),
+            ("turboquant_k8v4", None),
+        )
+    ]
+    known = plan("a100-80", recipe=make_recipe(evidence=tuple(evidence)), **wanted)
+    (note,) = [note for note in known.notes if note.startswith("with a cache in ")]
+    assert "turboquant_k8v4, 1.7 of 100 tokens" in note
+    assert "somebody, one A100: a page" in note
+    assert not [note for note in known.notes if "--cache --" in note]
+    chosen = plan("a100-80", engine=("--kv-cache-dtype", "turboquant_k8v4"))
+    assert not [note for note in chosen.notes if "--cache --" in note]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from slipstream.checkpoints.hub import name_stem
 from slipstream.checkpoints.pairing import pair
-from slipstream.engines.vllm import read_auxiliary_targets
+from slipstream.engines.vllm_tables import read_auxiliary_targets
 from slipstream.planning.memory.cache import token_bytes
 from slipstream.recipes import (
     KnownModel,

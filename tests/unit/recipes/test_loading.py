@@ -234,3 +234,21 @@ def test_a_model_is_its_facts_and_its_builds(tmp_path: Path) -> None:
     (model,) = load_models(tmp_path)
     assert model.facts.name == "a/model"
     assert [(build.name, build.total_bytes) for build in model.builds] == [("a/model-FP8", 7)]
+
+
+@pytest.mark.parametrize(
+    ("setting", "name"),
+    [
+        *((f'environment = {{ {name} = "1" }}', name) for name in ("LD_PRELOAD", "VLLM_PLUGINS")),
+        ('environment = { PYTHONPATH = "/tmp" }', "PYTHONPATH"),
+        ('extra_arguments = ["--trust-remote-code"]', "--trust-remote-code"),
+        ('extra_arguments = ["--dtype", "bfloat16", "--middleware", "evil.Mw"]', "--middleware"),
+        ('extra_arguments = ["--middleware=evil.Mw"]', "--middleware"),
+        ('extra_arguments = ["--trust"]', "--trust"),
+    ],
+)
+def test_a_recipe_sets_only_what_is_for_recipes(tmp_path: Path, setting: str, name: str) -> None:
+    (tmp_path / "pair.toml").write_text(f"{RECIPE}\n[settings]\n{setting}\n")
+    with pytest.raises(InvalidInputError) as refused:
+        load_recipes(tmp_path)
+    assert f"may not set {name};" in "".join(refused.value.details) + refused.value.message

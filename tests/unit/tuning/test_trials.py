@@ -128,6 +128,45 @@ def test_compilation_is_set_and_taken_out_and_nothing_else() -> None:
     assert compiled.change(eager, "tried").argv() == plan.argv()
 
 
+def test_on_a_gpu_with_graphs_steering_and_adaptive_verification_are_tried() -> None:
+    plan, host = plan_for(host="h100"), load_host("h100")
+    profile = profile_for(15, 1, plan=plan)
+    profile = profile.model_copy(
+        update={"conditions": profile.conditions.model_copy(update={"host": host})}
+    )
+    found = {one.start.method: one for one in list_variants(plan, profile, {}) if one.start.method}
+    assert found.keys() == {"steered", "adaptive"}
+    tried = {way: trials.find_way(make_trial(one.what)) for way, one in found.items()}
+    assert tried == {"steered": "steered", "adaptive": "adaptive"}
+    assert trials.find_way(make_trial("compiled")) is None
+    steered = speculation_of(found["steered"].change(plan, "tried"))
+    ranges = steered["num_speculative_tokens_per_batch_size"]
+    assert sorted({length for _, _, length in ranges}) == [3, 7, 15]
+    assert found["steered"].start.concurrencies[0] == 1
+    assert len(found["steered"].start.concurrencies) > 1
+    adaptive = found["adaptive"].change(found["steered"].change(plan, "tried"), "tried")
+    assert speculation_of(adaptive)["enable_adaptive_verification"]
+    assert "num_speculative_tokens_per_batch_size" not in speculation_of(adaptive)
+    assert list_variants(plan_for(host="gb10"), profile, {})[0].start.method is None
+
+
+def make_trial(what: str) -> trials.Trial:
+    return trials.Trial(
+        what=what,
+        concurrency=1,
+        seconds_per_token=0.01,
+        seconds_per_token_before=0.02,
+        needed=0.05,
+        adopted=True,
+    )
+
+
+def test_with_lora_only_our_steering_is_tried() -> None:
+    host = load_host("h100")
+    assert trials.list_ways(plan_for("--enable-lora", host="h100"), host) == ("steered",)
+    assert trials.list_ways(plan_for("--enforce-eager", host="h100"), host) == ()
+
+
 @pytest.mark.parametrize("goal", ["throughput", "tpot<40ms@p95"])
 def test_the_load_beyond_which_nothing_is_won_becomes_the_most_sequences(goal: str) -> None:
     plan, aim = plan_for(), parse_goal([goal])

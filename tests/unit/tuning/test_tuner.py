@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from slipstream.errors import EngineError
 from slipstream.measuring.bench import Bench, BenchWarmUp
 from slipstream.measuring.engine_start import StartFigures
 from slipstream.measuring.machine_watch import MachineLoad
@@ -44,10 +45,13 @@ class Machine:
     chance: Random = field(default_factory=lambda: Random(3))
     others: dict[str, LaunchPlan] = field(default_factory=dict)
     ngram_costs: float = 1.0
+    ngram_fails_at: int | None = None
 
     def start(self, plan: LaunchPlan, bench: Bench, **_: Any) -> StartFigures:
         self.plans.append(plan)
         factor = self.eager_costs if plan.find("--enforce-eager") else 1.0
+        if is_ngram(plan) and read_start(plan).draft_length == self.ngram_fails_at:
+            raise EngineError("no such drafts", hint="see its log")
         factor *= self.ngram_costs if is_ngram(plan) else 1.0
         costs = {
             name: getattr(self.engine, name) * factor
@@ -149,6 +153,16 @@ def test_another_method_is_taken_where_its_tokens_come_faster(
     assert trial.adopted == is_ngram(done.plan) == (costs < 1)
     assert done.starts[-1].draft_length == 6
     assert done.untried == ("ngram, 3 drafted tokens", "compiled")
+
+
+def test_a_setting_whose_engine_fails_is_named_and_the_others_are_tried(machine: Machine) -> None:
+    machine.others, machine.ngram_costs = {"ngram": plan_ngram()}, 0.5
+    machine.ngram_fails_at = 6
+    done = machine.tune(starts=6)
+    assert [text.partition(":")[0] for text in done.failed] == ["ngram, 6 drafted tokens failed"]
+    assert [trial.what for trial in done.trials] == ["ngram, 3 drafted tokens", "compiled"]
+    assert done.failed[0] in machine.said
+    assert done.failed[0] in render_text(describe_tuning(done))
 
 
 def test_what_comes_after_another_method_is_tried_with_that_method(machine: Machine) -> None:

@@ -16,8 +16,9 @@ from typing import Literal
 from slipstream.checkpoints.checkpoint import Checkpoint
 from slipstream.checkpoints.hub import HubDrafter, name_stem
 from slipstream.checkpoints.pairing import pair
-from slipstream.engines.vllm import VERSION, find_engine_faults
+from slipstream.engines.vllm import find_engine_faults
 from slipstream.engines.vllm_methods import METHODS
+from slipstream.engines.vllm_tables import VERSION
 from slipstream.errors import InvalidInputError, MissingPartError
 from slipstream.planning.drafters.library import Library
 from slipstream.recipes.recipe import PublishedDrafter
@@ -91,7 +92,12 @@ class Find:
 
 
 def list_candidates(
-    target: Checkpoint, machine: str | None, library: Library, method: str | None = None
+    target: Checkpoint,
+    machine: str | None,
+    library: Library,
+    method: str | None = None,
+    *,
+    version: str = VERSION,
 ) -> DrafterList:
     """Find, check and rank the drafters for a target on a kind of machine, by one method or all."""
     bases = _trace_bases(target, library)
@@ -106,7 +112,7 @@ def list_candidates(
             hub = f"not searched: {fault.message}"
     makers = Counter(entry.maker for entry in library.load_drafters())
     evaluated = [
-        _evaluate(target, find, machine, library, method)
+        _evaluate(target, find, machine, library, method, version)
         for find in _drop_repeated(finds)
         if method in (None, find.entry.method)
     ]
@@ -214,14 +220,19 @@ def _name_owner(name: str) -> str:
 
 
 def _evaluate(
-    target: Checkpoint, find: Find, machine: str | None, library: Library, method: str | None
+    target: Checkpoint,
+    find: Find,
+    machine: str | None,
+    library: Library,
+    method: str | None,
+    version: str,
 ) -> Candidate:
     entry = find.entry
     verdict, stated, drafter = _check_pair(target, entry, library)
     because = _clean(stated)
     here, elsewhere = _list_evidence(entry.drafter, machine, library)
     obstacle = _find_obstacle(find, verdict, because, method) or _find_engine_obstacle(
-        target, drafter, on_cpu=machine == "cpu"
+        target, drafter, version, on_cpu=machine == "cpu"
     )
     return Candidate(
         **{name: getattr(entry, name) for name in _SHARED},
@@ -301,14 +312,14 @@ def _find_obstacle(find: Find, verdict: Verdict, because: str, method: str | Non
 
 
 def _find_engine_obstacle(
-    target: Checkpoint, drafter: Checkpoint | None, *, on_cpu: bool
+    target: Checkpoint, drafter: Checkpoint | None, version: str, *, on_cpu: bool
 ) -> str | None:
     if drafter is None:
         return None
-    plain = set(find_engine_faults(target, None, on_cpu=on_cpu))
-    drafting = find_engine_faults(target, drafter, on_cpu=on_cpu)
+    plain = set(find_engine_faults(target, None, on_cpu=on_cpu, version=version))
+    drafting = find_engine_faults(target, drafter, on_cpu=on_cpu, version=version)
     refused = (fault for fault in drafting if fault.verdict == "refuse" and fault not in plain)
-    return next((f"vLLM {VERSION}: {fault.message}" for fault in refused), None)
+    return next((f"vLLM {version}: {fault.message}" for fault in refused), None)
 
 
 def _rank(candidate: Candidate, makers: Counter[str]) -> tuple[object, ...]:

@@ -5,7 +5,9 @@ from typing import Literal
 
 from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart
 from slipstream.checkpoints.draft_part import guess_family
+from slipstream.engines.vllm import choose_version
 from slipstream.engines.vllm_methods import METHODS, keeps_mtp
+from slipstream.engines.vllm_tables import VERSION
 from slipstream.errors import GatedModelError, InvalidInputError, MissingPartError
 from slipstream.hardware import Host, name_kind
 from slipstream.planning.alternatives import name_alternatives
@@ -16,6 +18,7 @@ from slipstream.planning.plan import LaunchPlan
 from slipstream.planning.planner import make_plan
 from slipstream.planning.settings import Choice
 from slipstream.planning.settings.options import PLAIN, Goal, PlanOptions
+from slipstream.planning.steering_verdicts import SteeringVerdicts
 from slipstream.recipes import KnownBad, Recipe, find_recipes
 from slipstream.records import Record
 
@@ -51,13 +54,14 @@ def plan_target(
     library: Library,
     *,
     known_bad: tuple[KnownBad, ...] = (),
+    verdicts: SteeringVerdicts | None = None,
     notes: tuple[str, ...] = (),
 ) -> LaunchPlan:
     """Find the recipe and drafter for a target on a machine, and return the plan."""
     remembered = library.remember()
 
     def plan_once(there: Host, name: str, changed: PlanOptions) -> LaunchPlan:
-        return _plan_once(there, name, changed, remembered, known_bad, notes)
+        return _plan_once(there, name, changed, remembered, known_bad, verdicts, notes)
 
     plan = plan_once(host, target, options)
     return name_alternatives(plan, host, plan_once, remembered.list_smaller_builds(target))
@@ -69,9 +73,11 @@ def _plan_once(
     options: PlanOptions,
     library: Library,
     known_bad: tuple[KnownBad, ...],
+    verdicts: SteeringVerdicts | None,
     notes: tuple[str, ...],
 ) -> LaunchPlan:
-    resolved = resolve(target, options, name_kind(host), library)
+    version = choose_version(host, options.vllm)
+    resolved = resolve(target, options, name_kind(host), library, version)
     method = resolved.method
     if method is not None and method != options.method:
         notes = (f"method {method.value}: {method.because}", *notes)
@@ -82,6 +88,7 @@ def _plan_once(
         resolved.recipe,
         options,
         known_bad=known_bad,
+        verdicts=verdicts,
         found=resolved.found,
         method=method,
         notes=(*resolved.notes, *notes),
@@ -100,7 +107,13 @@ def report_model(target: str, machine: str | None, library: Library) -> ModelRep
     )
 
 
-def resolve(target: str, options: PlanOptions, machine: str | None, library: Library) -> Resolved:
+def resolve(
+    target: str,
+    options: PlanOptions,
+    machine: str | None,
+    library: Library,
+    version: str = VERSION,
+) -> Resolved:
     """Find recipe and drafter, then read both checkpoints, or use what is known about them."""
     drafting = options.engine.drafting
     named = drafting.drafter.value if drafting.drafter else None
@@ -114,7 +127,7 @@ def resolve(target: str, options: PlanOptions, machine: str | None, library: Lib
     if (name := named or _take_recipes_drafter(recipe, method)) is None:
         wanted = method.value if method else requested
         known = facts.find_target(target)
-        listed = list_candidates(known, machine, library, wanted)
+        listed = list_candidates(known, machine, library, wanted, version=version)
         found = _take_best(listed)
         if found is None and wanted is not None:
             raise _refuse_method(listed, wanted)
@@ -224,8 +237,12 @@ class _Facts:
         """Say in one line which models were not read, and what stood in for their files."""
         if not self.unread:
             return ()
-        known = ", ".join(f"{name} from {source}" for name, source in self.unread.items())
-        return (f"the hub could not be read; known are {known} (slipstream models NAME)",)
+        sources = dict.fromkeys(self.unread.values())
+        named = {one: [name for name, by in self.unread.items() if by == one] for one in sources}
+        known = "; ".join(
+            f"{' and '.join(names)} are from {source}" for source, names in named.items()
+        )
+        return (f"the hub could not be read; facts of {known}",)
 
     def find_target(self, name: str, *, tokenizer: bool = False) -> Checkpoint:
         """Return the target's facts, read once, or once more for its tokenizer."""

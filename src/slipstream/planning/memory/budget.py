@@ -20,7 +20,7 @@ from slipstream.planning.memory.weights import (
     weigh_target,
 )
 from slipstream.planning.plan import MemoryBudget, MemoryItem
-from slipstream.planning.settings import EngineSettings
+from slipstream.planning.settings import EngineSettings, draft_lengths
 from slipstream.planning.settings.copies import LONGEST, decide_copies
 from slipstream.planning.settings.placement import (
     CPU_CACHE_SHARE,
@@ -97,10 +97,23 @@ def _list_items(inputs: PlanInputs, settings: EngineSettings) -> tuple[MemoryIte
         size = CPU_SHARED_PROCESS_BYTES if alone else CPU_PROCESS_BYTES
         sizes.append(("processes", size, "measured"))
     else:
-        graphs, captured = (0, "") if settings.is_eager else (GRAPH_BYTES, ", with captured graphs")
-        sizes.append(("driver and graphs", GPU_PROCESS_BYTES + graphs, f"an allowance{captured}"))
+        sizes.append(_allow_for_graphs(inputs, settings))
     others = (MemoryItem(name=name, size_bytes=size, because=why) for name, size, why in sizes)
     return (*items, *others)
+
+
+def _allow_for_graphs(inputs: PlanInputs, settings: EngineSettings) -> tuple[str, int, str]:
+    """Allow more for graphs where they are recorded for several draft lengths."""
+    name, size, why = "driver and graphs", GPU_PROCESS_BYTES, "an allowance"
+    if settings.is_eager:
+        return name, size, why
+    lengths = draft_lengths.list_recorded(inputs, settings)
+    if len(lengths) < 2:
+        return name, size + GRAPH_BYTES, f"{why}, with captured graphs"
+    usual, graphs = (
+        draft_lengths.count_graphs(inputs, settings, some) for some in (lengths[:1], lengths)
+    )
+    return name, size + GRAPH_BYTES * graphs // usual, f"{why}, {graphs} graphs instead of {usual}"
 
 
 def _packed_head(inputs: PlanInputs, settings: EngineSettings) -> int | None:

@@ -21,7 +21,8 @@ from pydantic import (
     model_serializer,
 )
 
-from slipstream.engines.arguments import read_table, require_in_range
+from slipstream.engines.arguments import require_in_range
+from slipstream.engines.vllm_tables import read_arguments
 from slipstream.records import Record
 
 Source = Literal[
@@ -29,6 +30,8 @@ Source = Literal[
 ]
 Value = TypeVar("Value", covariant=True)
 WIDE_DTYPES = ("float32", "float")
+# Token by token, or a draft as one (block verification, Sun et al.): both keep the distribution.
+_LOSSLESS = (None, "standard", "block")
 
 
 def _require_tokens_or_auto(tokens: int) -> int:
@@ -110,7 +113,7 @@ class SpeculationOptions(_Choices):
     def lossy(self) -> str | None:
         """Return the way of verifying that takes tokens which the target would not."""
         chosen = self.rest.get("rejection_sample_method")
-        return None if chosen is None or chosen.value in (None, "standard") else str(chosen.value)
+        return None if chosen is None or chosen.value in _LOSSLESS else str(chosen.value)
 
     def to_config(self) -> dict[str, JsonValue]:
         return {key: choice.value for key, choice in self.list_choices()}
@@ -168,7 +171,7 @@ class EngineOptions(_Choices):
     def _require_other_flags(cls, rest: dict[str, Choice[Any]]) -> dict[str, Choice[Any]]:
         """Refuse a flag that vLLM lacks or that is typed, and a value that vLLM would refuse."""
         typed = {*FLAGS.values(), SPECULATION}
-        if wrong := [flag for flag in rest if flag in typed or flag not in read_table()]:
+        if wrong := [flag for flag in rest if flag in typed or flag not in read_arguments()]:
             raise ValueError(f"{', '.join(wrong)}: not a further engine argument")
         for flag, choice in rest.items():
             require_in_range(flag, choice.value)
@@ -237,14 +240,16 @@ class EngineSettings(EngineOptions):
 
     @property
     def cache_dtype(self) -> str:
-        named = self.kv_dtype.value if self.kv_dtype else "auto"
-        return "float32" if named == "auto" and self.element_bytes == 4 else named
+        return self._resolve_auto(self.kv_dtype.value if self.kv_dtype else "auto")
 
     @property
     def drafter_cache_dtype(self) -> str:
         """Return the type of the drafter's cache, which inherits the target's."""
         own = self.speculation.kv_dtype if self.speculation else None
-        return own.value if own else self.cache_dtype
+        return self._resolve_auto(own.value) if own else self.cache_dtype
+
+    def _resolve_auto(self, kv_dtype: str) -> str:
+        return "float32" if kv_dtype == "auto" and self.element_bytes == 4 else kv_dtype
 
     def list_served_names(self) -> tuple[str, ...]:
         return self.served_names.value if self.served_names else (self.model.value,)

@@ -6,7 +6,7 @@ from pydantic import JsonValue
 
 from slipstream.planning.inputs import PlanInputs
 from slipstream.planning.memory.cache import TURBOQUANT_BITS
-from slipstream.planning.settings import Choice
+from slipstream.planning.settings import Choice, EngineSettings
 from slipstream.units import version_tuple
 
 GEMMA4 = "Gemma4"
@@ -119,6 +119,23 @@ def decide_kv_dtype(
     return Choice(chosen, "hardware", f"{fits}; {COST_OF_A_SMALLER_CACHE[chosen]}")
 
 
+def list_cache_notes(inputs: PlanInputs, settings: EngineSettings) -> list[str]:
+    """Say what a cache that was made smaller costs this target in quality, or what measures it."""
+    choice = settings.kv_dtype
+    if choice is None or choice.source != "hardware":
+        return []
+    evidence = inputs.recipe.evidence if inputs.recipe is not None else ()
+    known = [
+        f"with a cache in {choice.value}, {100 * one.lost_share:.1f} of 100 tokens are no longer "
+        f"the target's best one ({one.by}, {one.hardware}: {one.source})"
+        for one in evidence
+        if one.kv_dtype == choice.value and one.lost_share is not None
+    ]
+    words = f"{inputs.target.name} --cache -- --kv-cache-dtype {choice.value}"
+    unknown = f"what a cache in {choice.value} does to the text of this target is not measured"
+    return known or [f"{unknown}: slipstream verify {words}"]
+
+
 def _find_smaller_caches(inputs: PlanInputs) -> list[str]:
     """Return the cache types that are possible here, the cheapest first."""
     possible = {
@@ -143,6 +160,11 @@ def decide_drafter_kv_dtype(inputs: PlanInputs, kv_dtype: str) -> Choice[str] | 
     read_here = inputs.capability_major in FP8_FLASH_ATTENTION and kv_dtype != "fp8_e5m2"
     if kv_dtype.startswith("fp8") and not read_here:
         backend = inputs.given.drafting.attention_backend or decide_drafter_backend(inputs)
+        if inputs.on_cpu:
+            why = (
+                "the CPU backend knows fp8 and the model's own type, and writes past another's end"
+            )
+            return Choice("auto", "hardware", why)
         why = "drafts from an fp8 cache were not measured here"
         if backend is not None and backend.value == "FLASH_ATTN":
             why = "FlashAttention reads fp8_e4m3 only, on sm_90 and sm_10x"
@@ -176,7 +198,12 @@ def decide_prefix_caching(inputs: PlanInputs) -> Choice[bool] | None:
 def drafts_without_cache(inputs: PlanInputs) -> bool:
     """Return whether the drafter leaves the prefix cache without hits (vllm#54360).
 
-    MTP keeps it: vLLM finds the draft layers of that method (v1/core/kv_cache_utils.py).
+    MTP keeps it: vLLM finds the draft layers of that method (v1/core/kv_cache_utils.py). From 0.33
+    on nothing is dropped, unless a drafter reads ahead while the cache is sent elsewhere.
     """
     draft = inputs.draft
-    return draft is not None and draft.family != "mtp" and inputs.target.is_hybrid
+    if draft is None or draft.family == "mtp" or not inputs.target.is_hybrid:
+        return False
+    reads_ahead = inputs.method is not None and not inputs.method.in_one_pass
+    sent = "--kv-transfer-config" in inputs.given.rest
+    return not inputs.is_since("0.33") or (reads_ahead and sent)

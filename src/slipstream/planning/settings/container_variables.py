@@ -73,7 +73,7 @@ def read_container_variables(environment: Mapping[str, str]) -> ContainerOptions
         raise InvalidInputError(
             "some environment variables are invalid",
             details=tuple(faults),
-            hint="slipstream plan --from-env --explain, once they are corrected",
+            hint="once they are corrected: slipstream plan --from-env --explain",
         )
     if "VLLM_API_KEY" in given:
         notes.append(_KEY_NOTE)

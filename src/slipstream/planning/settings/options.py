@@ -59,6 +59,10 @@ class PlanOptions(Record):
     pictures: bool = False
     # None copies drafts where that was measured to pay.
     copy_drafts: bool | None = None
+    # Whether graphs are recorded for several draft lengths; None if nobody measured that it pays.
+    steer: Choice[bool] | None = None
+    # The version of vLLM to plan for, None for the installed one.
+    vllm: str | None = None
     engine: EngineOptions = EngineOptions()
 
     @property
@@ -91,7 +95,7 @@ class PlanOptions(Record):
         """Return the options for plain decoding; what only drafts need is left out."""
         method = Choice(PLAIN, "user", "requested") if self.speculates else self.method
         engine = self.engine.change(speculation=None, draft_metrics=None)
-        changed = {"method": method, "engine": engine, "copy_drafts": None}
+        changed = {"method": method, "engine": engine, "copy_drafts": None, "steer": None}
         return self.model_copy(update=changed)
 
     def list_words(self) -> list[str]:
@@ -100,9 +104,11 @@ class PlanOptions(Record):
             "--goal": None if self.goal == "latency" else self.goal,
             "--method": self.method.value if self.method else None,
             "--thinking": self.thinking,
+            "--vllm": self.vllm,
         }
         words = [word for flag, value in flags.items() if value for word in (flag, value)]
         words += ["--pictures"] if self.pictures else []
+        words += ["--steer"] if self.steer and self.steer.source == "user" else []
         if self.copy_drafts is not None:
             words.append("--copy" if self.copy_drafts else "--no-copy")
         engine = render_arguments(self.engine.list_arguments())
@@ -116,6 +122,8 @@ def make_options(
     thinking: Literal["on", "off"] | None = None,
     pictures: bool = False,
     copy_drafts: bool | None = None,
+    steer: bool = False,
+    vllm: str | None = None,
     drafter: str | None = None,
     draft_length: int | None = None,
     context: int | None = None,
@@ -145,6 +153,8 @@ def make_options(
         thinking=thinking,
         pictures=pictures,
         copy_drafts=copy_drafts,
+        steer=Choice(True, "user", "requested") if steer else None,
+        vllm=vllm,
         engine=base.engine.override(flags).override(words),
     )
     return options if options.speculates else options.without_speculation()

@@ -73,7 +73,8 @@ def _find_patches(inputs: PlanInputs, settings: EngineSettings) -> Iterator[Choi
         yield Choice(DFLASH_SURVIVAL, "default", why)
     if inputs.runner == "V2" and decide_copies(inputs):
         yield Choice(DFLASH_V2_COPY, "user", "drafts are copied where a request repeats its text")
-    if settings.context and drafts_past_its_context(inputs, settings.context.value):
+    beyond = settings.context and drafts_past_its_context(inputs, settings.context.value)
+    if beyond and not inputs.is_since("0.33"):
         why = "past the drafter's context vLLM reads beyond its rotary table"
         yield Choice(DRAFTER_POSITIONS, "checkpoint", f"{why} (vllm#57941, PR #57964)")
     # Only if the user chose whole graphs: our own plans split them.

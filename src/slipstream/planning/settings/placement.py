@@ -4,7 +4,7 @@ from math import floor
 
 from pydantic import JsonValue
 
-from slipstream.engines.vllm import read_parsers
+from slipstream.engines.vllm_tables import read_parsers
 from slipstream.hardware.processor import show_cpu_list
 from slipstream.planning.inputs import PlanInputs
 from slipstream.planning.settings import FLAGS, Choice, EngineOptions
@@ -196,7 +196,8 @@ def decide_dtype(inputs: PlanInputs) -> Choice[str] | None:
     operands: one sequence alone decodes fastest in bfloat16, drafts and batches in float32.
     """
     emulated = inputs.on_cpu and inputs.host.processor.has_bfloat16 is False
-    if not emulated or inputs.target.quantized:
+    stored = inputs.target.quantization
+    if not emulated or (stored is not None and stored.scheme != "int8"):
         return None
     users = inputs.given.sequences
     if inputs.method is not None:
@@ -223,13 +224,16 @@ def takes_pictures(inputs: PlanInputs) -> bool:
     """Return whether the model sees, by its configuration or by vLLM's own list of classes."""
     target = inputs.target
     named = any(kind in ("vision", "image", "video") for kind in target.modalities or ())
-    return named or (not target.modalities and target.architecture in read_parsers().multimodal)
+    return named or (not target.modalities and _has_media_class(inputs))
+
+
+def _has_media_class(inputs: PlanInputs) -> bool:
+    return inputs.target.architecture in read_parsers(inputs.engine_version).multimodal
 
 
 def decide_modalities(inputs: PlanInputs) -> Choice[dict[str, JsonValue]] | None:
     """Serve text only unless pictures are requested: drafters are trained on text."""
-    target = inputs.target
-    if not target.modalities and target.architecture not in read_parsers().multimodal:
+    if not inputs.target.modalities and not _has_media_class(inputs):
         return None
     limits: dict[str, JsonValue] = {"image": 0, "video": 0, "audio": 0}
     if inputs.options.pictures and takes_pictures(inputs):

@@ -123,9 +123,10 @@ def find_usual_length(inputs: PlanInputs, context: int) -> int:
 
 
 def decide_batched_tokens(inputs: PlanInputs, sequences: int, draft_length: int) -> Choice[int]:
-    """Choose the tokens of one step: at least one verified block a sequence (vllm#53970).
+    """Choose the tokens of one step: at least one verified block a sequence.
 
-    This holds for a given value, too, which is raised.
+    This holds for a given value, too, which is raised: up to 0.32 slots for drafts were taken from
+    them, so that steps got stuck (vllm#53970); later, sequences would only take turns.
     """
     usual: Choice[int] = Choice(GPU_BATCHED_TOKENS, "default", "long prompts prefill in few steps")
     if inputs.on_cpu:
@@ -135,5 +136,6 @@ def decide_batched_tokens(inputs: PlanInputs, sequences: int, draft_length: int)
     least = sequences * (draft_length + 1)
     if choice.value >= least:
         return choice
-    needed = f"{sequences} sequences x {draft_length + 1} tokens to verify (vllm#53970)"
+    why = "else they take turns" if inputs.is_since("0.33") else "vllm#53970"
+    needed = f"{sequences} sequences x {draft_length + 1} tokens to verify ({why})"
     return Choice(least, choice.source, f"{choice.value} is raised to {needed}")

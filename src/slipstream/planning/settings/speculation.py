@@ -5,9 +5,10 @@ from typing import Any
 
 from slipstream.checkpoints.checkpoint import Checkpoint
 from slipstream.planning.inputs import PlanInputs
-from slipstream.planning.settings import Choice, attention
+from slipstream.planning.settings import SPECULATION, Choice, attention
 
 KEPT_BLOCK = "disable_eagle_block_drop"
+SAMPLING = "draft_sample_method"
 
 
 def decide_speculation(inputs: PlanInputs, length: Choice[int] | None) -> dict[str, Any] | None:
@@ -28,7 +29,7 @@ def decide_speculation(inputs: PlanInputs, length: Choice[int] | None) -> dict[s
         "revision": given.revision or (pin(drafter) if drafter else None),
         "attention_backend": given.attention_backend or attention.decide_drafter_backend(inputs),
         "kv_dtype": given.kv_dtype,
-        "rest": {**keys, **_keep_cached_block(inputs), **given.rest},
+        "rest": {**keys, **_keep_cached_block(inputs), **_draft_greedily(inputs), **given.rest},
     }
 
 
@@ -43,11 +44,26 @@ def _keep_cached_block(inputs: PlanInputs) -> dict[str, Choice[bool]]:
     caching = caching or attention.decide_prefix_caching(inputs)
     cached = caching is None or caching.value
     one_pass = inputs.method is not None and inputs.method.in_one_pass
-    if not one_pass or layers is None or inputs.target.is_hybrid or not cached:
+    if inputs.is_since("0.33") or not one_pass or layers is None:
+        return {}
+    if inputs.target.is_hybrid or not cached:
         return {}
     why = "vLLM 0.32 drops the last cached block of a prompt, which only EAGLE and MTP need: "
     why += f"{inputs.block_tokens} tokens would be computed again"
     return {KEPT_BLOCK: Choice(True, "default", why)}
+
+
+def _draft_greedily(inputs: PlanInputs) -> dict[str, Choice[str]]:
+    """Draft the likeliest token of each position, also for requests with a temperature.
+
+    A block's positions are drawn apart from each other, so drawn ones do not go together; and
+    their probabilities would have to be kept, and cannot be told of a copied token.
+    """
+    if inputs.method is None or not inputs.method.in_one_pass:
+        return {}
+    why = "tokens that are drawn apart from each other do not go together; not measured here: "
+    why += f"slipstream compare with a plan made with {SPECULATION}.{SAMPLING} probabilistic"
+    return {SAMPLING: Choice("greedy", "default", why)}
 
 
 def _name_drafter(inputs: PlanInputs, drafter: Checkpoint) -> Choice[str]:

@@ -7,7 +7,7 @@ and what tries have really cost stays within half a percent of the time.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from slipstream.vllm_plugin.steering.step_costs import StepCosts, Work
@@ -28,6 +28,38 @@ UNTRIED_LOSS = 0.2
 NARROWER_BY = 1.05
 LEAST_PRICE, MOST_PRICE = 0.02, 0.97
 COPY_SHARE = 0.05
+# Set to "fixed", the length stays the planned one, and all else is the same.
+VARIABLE = "SLIPSTREAM_DRAFT_LENGTH"
+# Up to about so many tokens a step of a GPU takes as long as reading the weights.
+FREE_TOKENS = 256
+
+
+def list_lengths(
+    config: Any, longest: int, schedule: list[int] | None, environment: Mapping[str, str]
+) -> list[int]:
+    """List the draft lengths among which may be chosen, which is one if none may.
+
+    `schedule` is vLLM's table of lengths by batch; its index 0 is no batch.
+    """
+    alone = config.parallel_config.data_parallel_size == 1
+    if environment.get(VARIABLE) == "fixed" or not longest or not alone:
+        return [longest]
+    recorded = config.compilation_config.cudagraph_mode.has_full_cudagraphs()
+    if config.use_v2_model_runner and recorded:  # graphs of these lengths only
+        return sorted({longest, *(schedule or ())[1:]})
+    return list(range(longest + 1))
+
+
+def begin_on_gpu(longest: int, seats: int, schedule: Sequence[int] | None) -> list[int]:
+    """Return the length to begin with by batch, which is never 0 where something is drafted.
+
+    Without a schedule it is as many tokens as cost little beside the weights. In one, a length that
+    is shorter than that of a larger batch is there to be recorded, and not to begin with.
+    """
+    if schedule is None:
+        affordable = (FREE_TOKENS // max(1, batch) - 1 for batch in range(seats + 1))
+        return [min(longest, max(1, length)) for length in affordable]
+    return [max(schedule[max(1, batch) :]) for batch in range(len(schedule))]
 
 
 class Estimate(NamedTuple):

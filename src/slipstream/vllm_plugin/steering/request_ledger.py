@@ -47,22 +47,25 @@ class Tag:
     route: str | None = None
     # Neither drafts nor copies are verified for it.
     plain: bool = False
+    # Its text may be kept to learn from.
+    keep: bool = False
 
 
 def read_tag(arguments: object) -> Tag:
     """Read a request's tag; one that the gate did not write says nothing."""
     text = arguments.get(TAG) if isinstance(arguments, dict) else None
     words = text[:_TAG_CHARACTERS].split(" ") if isinstance(text, str) else []
-    words += ["-"] if len(words) == 4 else []
-    if len(words) != 5 or not all(word.isascii() and word.isprintable() for word in words):
+    words += ["-"] * (6 - len(words)) if len(words) in (4, 5) else []
+    if len(words) != 6 or not all(word.isascii() and word.isprintable() for word in words):
         return Tag()
-    name, key, kind, route, how = words
+    name, key, kind, route, how, keep = words
     return Tag(
         id=name[:_ID_CHARACTERS],
         key=None if key == "-" else key[:_ID_CHARACTERS],
         kind=next((one for one in KINDS if one == kind), "other"),
         route=route if route in ROUTES else None,
         plain=how == "plain",
+        keep=keep == "keep",
     )
 
 
@@ -162,9 +165,10 @@ class RequestLedger:
             begun = slots[gives]
             self._first[begun] = np.minimum(self._first[begun], now)
 
-    def end(self, request: str, ended: str, *, prompt: int, tokens: int) -> None:
+    def end(self, request: str, ended: str, *, prompt: int, tokens: int) -> Tag:
+        """Write a request's line, and return its tag."""
         if (entry := self._entries.get(request)) is None:
-            return
+            return Tag()
         kind, began, now = entry.tag.kind, entry.began, time.monotonic()
         with self._lock:
             first = float(self._first[entry.slot])
@@ -193,6 +197,7 @@ class RequestLedger:
             "draft_length": round(counts["drafted"] / steps, 2) if steps else None,
         }
         self._add(line)
+        return entry.tag
 
     def describe_kinds(self) -> dict[Kind, KindCounts]:
         with self._lock:

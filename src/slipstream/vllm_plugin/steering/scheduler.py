@@ -25,10 +25,9 @@ if TYPE_CHECKING:
 
 MOST_COPIED = 31
 GATE_VARIABLE = "SLIPSTREAM_GATE"
-# Set to "fixed", the length stays the planned one, and all else is the same.
-VARIABLE = "SLIPSTREAM_DRAFT_LENGTH"
 COPY_VARIABLE = "SLIPSTREAM_COPY"
-# The methods of Scheduler that are overridden or relied upon, and the SHA-256 of their source.
+# The methods of Scheduler that are overridden or relied upon, by every name that a version has for
+# them, and the SHA-256 of their source.
 TOUCHED = (
     "schedule",
     "update_from_output",
@@ -77,17 +76,9 @@ def _require_gate() -> str:
 
 
 def hash_source() -> str:
-    methods = (getsource(getattr(Scheduler, name)) for name in TOUCHED)
+    there = (name for name in TOUCHED if name in vars(Scheduler))
+    methods = (getsource(getattr(Scheduler, name)) for name in there)
     return sha256("".join(methods).encode()).hexdigest()
-
-
-def list_lengths(config: Any, longest: int, planned: list[int] | None) -> list[int]:
-    """List the draft lengths among which may be chosen, which is one if none may."""
-    if os.environ.get(VARIABLE) == "fixed" or not longest:
-        return [longest]
-    if config.use_v2_model_runner:  # Only of these were graphs recorded.
-        return sorted({longest, *(planned or ())})
-    return list(range(longest + 1))
 
 
 def find_most_copied(config: Any) -> int:
@@ -109,8 +100,12 @@ class _Steered:
 
     def steer(self: Any, steering: type["Steering"], folder: Path, config: Any) -> None:
         """Start steering: from now on the draft length is ours."""
+        from slipstream.vllm_plugin.steering.draft_length import begin_on_gpu, list_lengths
+
         longest, planned = self.num_spec_tokens, self.dynamic_sd_lookup
-        lengths = list_lengths(config, longest, planned)
+        lengths = list_lengths(config, longest, planned, os.environ)
+        if config.use_v2_model_runner:
+            planned = begin_on_gpu(longest, self.max_num_running_reqs, planned)
         rank = config.parallel_config.data_parallel_rank
         self._most_copied = find_most_copied(config)
         self._steering = steering(folder, lengths, longest=longest, planned=planned, rank=rank)
@@ -253,11 +248,14 @@ class _Steered:
 
     def _write_ended(self: Any) -> None:
         for request in self._finished:
+            # Pictures stand in a prompt as tokens that say nothing.
+            of_text = request.prompt_token_ids is not None and not request.mm_features
             self._steering.end(
                 request.request_id,
                 _ENDED.get(request.status, "other"),
                 prompt=request.num_prompt_tokens,
                 tokens=request.num_output_tokens,
+                text=(request.prompt_token_ids, request.output_token_ids) if of_text else None,
             )
         self._finished.clear()
 

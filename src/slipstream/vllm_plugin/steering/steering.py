@@ -1,7 +1,8 @@
 """The scheduler's interface to the draft length, the ledger, the recorder and the supervisor.
 
 A thread of its own reports the state to the supervisor once a second and takes its orders, so that
-no step waits for it. The ledger and the recorder's file lie beside the gate's settings.
+no step waits for it. The ledger and the recorder's file lie beside the gate's settings. No fault of
+ours ends a step of the engine: it goes on as unsteered, and the supervisor is told.
 """
 
 import asyncio
@@ -11,17 +12,22 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import wraps
 from itertools import compress
 from pathlib import Path
+from typing import Any, TypeVar
 
 from slipstream.atomic_files import write_atomically
+from slipstream.errors import explain
+from slipstream.learning.kept_text import SOCKET as COLLECTOR
 from slipstream.records import Record
 from slipstream.serving.messages import SOCKET
 from slipstream.steering.ledger import SUPERVISOR_KEY
 from slipstream.steering.state import KINDS, LengthEstimate, SteeringOrder, SteeringState
 from slipstream.vllm_plugin.gate.answers.records import AccessLog
+from slipstream.vllm_plugin.steering.answer_sender import AnswerSender
 from slipstream.vllm_plugin.steering.choosing import (
     DraftChooser,
     Generating,
@@ -45,8 +51,35 @@ SPEED_SECONDS = 10
 STEP_SHARE = 0.1
 LEAST_KEPT_STEPS = 100
 NO_DRAFT = (0, 0)
+# How a request ends whose answer is the target's own to the end.
+WHOLE = ("stop", "length")
+FAULT_SECONDS = 600.0
 
 log = logging.getLogger("vllm.slipstream")
+Given = TypeVar("Given", bound=Callable[..., Any])
+# The tokens of a prompt and of its answer.
+Text = tuple[Sequence[int], Sequence[int]]
+
+
+def _or_else(fallback: Callable[..., Any]) -> Callable[[Given], Given]:
+    """Have a method return what vLLM does without it, instead of raising into the scheduler."""
+
+    def guard(method: Given) -> Given:
+        @wraps(method)
+        def guarded(self: "Steering", *arguments: Any, **named: Any) -> Any:
+            try:
+                return method(self, *arguments, **named)
+            except Exception as fault:  # noqa: BLE001
+                self.note_fault(f"{method.__name__}: {explain(fault)}")
+                return fallback(self, *arguments)
+
+        return guarded  # type: ignore[return-value]
+
+    return guard
+
+
+def _nothing(*_: Any) -> None:
+    """Do nothing."""
 
 
 class Steering:
@@ -71,12 +104,14 @@ class Steering:
             folder / LEDGER, limit_bytes=LEDGER_BYTES, older=LEDGERS_KEPT, drop=lambda _: None
         )
         self.ledger = RequestLedger(longest, self._log.add)
+        self._sender = AnswerSender(folder / COLLECTOR)
         self._flight = FlightRecorder(_name_own(folder / FLIGHT, rank))
         self._learnt = _name_own(folder / LEARNT, rank)
         self._recall()
         self._drafter: int | None = None
         self._running = self._waiting = self._steps = self._memory_mib = self._reports = 0
         self._cache = self._step_seconds = 0.0
+        self._fault: tuple[float, str] | None = None
         self._speeds: deque[tuple[float, int]] = deque(maxlen=SPEED_SECONDS + 1)
         self._link = SupervisorLink(
             folder / SOCKET, (SteeringOrder,), hear=self._obey, greet=lambda: [self.describe()]
@@ -91,15 +126,34 @@ class Steering:
     def steers(self) -> bool:
         return len(self.control.lengths) > 1
 
+    def note_fault(self, fault: str) -> None:
+        """Keep a fault for the next reports; of those that follow each other the first."""
+        if self._current_fault is None:
+            log.warning("slipstream steering: this step is not steered: %s", fault)
+        self._fault = (time.monotonic(), self._current_fault or fault)
+
+    @property
+    def _current_fault(self) -> str | None:
+        at, fault = self._fault or (-FAULT_SECONDS, None)
+        return fault if time.monotonic() - at < FAULT_SECONDS else None
+
+    @_or_else(_nothing)
     def begin(self, request: str, arguments: object, temperature: float | None) -> None:
         tag = self.ledger.begin(request, arguments, temperature)
         proves = tag.key == SUPERVISOR_KEY
         self._chooser.begin(request, KINDS.index(tag.kind), plain=tag.plain, proves=proves)
 
-    def end(self, request: str, ended: str, *, prompt: int, tokens: int) -> None:
-        self.ledger.end(request, ended, prompt=prompt, tokens=tokens)
+    @_or_else(_nothing)
+    def end(
+        self, request: str, ended: str, *, prompt: int, tokens: int, text: Text | None = None
+    ) -> None:
+        """Write a request's line, and send its text to be kept where that is wanted."""
+        tag = self.ledger.end(request, ended, prompt=prompt, tokens=tokens)
         self._chooser.end(request)
+        if text is not None and tag.keep and ended in WHOLE:
+            self._sender.send(tag.kind, *text)
 
+    @_or_else(lambda self, _: self.control.lengths[-1])
     def choose_width(self, sequences: int) -> int:
         """Return what is drafted: nothing where all copy, all where the supervisor looks at it."""
         width = self.control.choose(sequences)
@@ -107,10 +161,12 @@ class Steering:
             return self.control.allowed[-1]
         return 0 if self._chooser.copies_all == sequences else width
 
+    @_or_else(lambda *_: 0)
     def find_most_constrained(self, seats: int, constrained: int) -> int:
         """Return the longest copy of a request with a grammar, of which so many run."""
         return find_most_constrained(seats, self._longest, constrained)
 
+    @_or_else(lambda _, __, rows, ___: list(rows))
     def choose_drafts(
         self,
         requests: Sequence[Generating],
@@ -129,6 +185,7 @@ class Steering:
             whole=control.is_exact,
         )
 
+    @_or_else(_nothing)
     def see_step(
         self,
         scheduled: Mapping[str, int],
@@ -199,6 +256,7 @@ class Steering:
         self._thread.join(REPORT_EVERY_SECONDS)
         self._keep()
         self._log.close()
+        self._sender.close()
 
     def describe(self) -> SteeringState:
         now, tokens = time.monotonic(), self.ledger.tokens
@@ -210,6 +268,7 @@ class Steering:
             rank=self._rank,
             pid=os.getpid(),
             at=round(time.time(), 3),
+            fault=self._current_fault,
             steers=self.steers,
             draft_length=self.control.chosen,
             longest=self._longest,
@@ -272,7 +331,7 @@ class Steering:
                 if self._reports % KEEP_EVERY_REPORTS == 0:
                     self._keep()
             except Exception as fault:  # noqa: BLE001 without this thread nobody would be told
-                self._link.report(f"the state was not reported: {type(fault).__name__}: {fault}")
+                self._link.report(f"the state was not reported: {explain(fault)}")
             await asyncio.sleep(REPORT_EVERY_SECONDS)
         following.cancel()
 

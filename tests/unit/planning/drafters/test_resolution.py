@@ -155,7 +155,7 @@ def test_the_index_says_why_it_names_a_drafter_and_knows_both_offline() -> None:
     assert found.drafter.draft is not None
     assert (found.drafter.draft.block_size, found.target.hidden_size) == (16, 4096)
     (note,) = found.notes
-    assert f"{TARGET.name} from the index, {DRAFTER.name} from the index" in note
+    assert f"{TARGET.name} and {DRAFTER.name} are from the index" in note
 
 
 def test_offline_the_recipes_facts_stand_in_and_names_say_the_rest() -> None:
@@ -166,7 +166,7 @@ def test_offline_the_recipes_facts_stand_in_and_names_say_the_rest() -> None:
     assert found.drafter.draft is not None
     assert (found.drafter.draft.family, found.drafter.hidden_size) == ("dflash2", None)
     (note,) = found.notes
-    assert f"z-lab/Qwen3-DFlash2 from its name alone, {TARGET.name} from recipe" in note
+    assert f"z-lab/Qwen3-DFlash2 are from its name alone; {TARGET.name} are from recipe" in note
 
 
 def test_a_model_of_the_index_that_the_hub_refuses_is_known_to_be_gated() -> None:

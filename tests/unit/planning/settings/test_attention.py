@@ -141,6 +141,8 @@ def test_the_cache_of_24_sequences_shrinks_for_a_capacity_goal_as_far_as_needed(
         ("jetson-thor", "fp8", "bfloat16"),
         ("gb10", "fp8_e4m3", "bfloat16"),
         ("h100", "turboquant_k8v4", "bfloat16"),
+        ("cpu-server", "fp8", "auto"),
+        ("cpu-server", "auto", None),
     ],
 )
 def test_the_drafters_cache_stays_plain_beside_a_packed_one(

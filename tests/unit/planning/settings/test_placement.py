@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from slipstream.checkpoints.checkpoint import Layers
+from slipstream.checkpoints.checkpoint import Layers, Quantization
 from slipstream.hardware.host import MemoryUser
 from slipstream.planning.inputs import PlanInputs
 from slipstream.planning.planner import make_plan
@@ -201,12 +201,12 @@ def environment_of(inputs: PlanInputs) -> dict[str, str]:
 def test_a_drafter_on_an_accelerator_gets_the_v2_runner_and_its_recipes_variables() -> None:
     assert environment_of(make_inputs()) == {"VLLM_USE_V2_MODEL_RUNNER": "1"}
     assert environment_of(make_inputs(method="plain")) == {}
-    recipe = make_recipe(
-        environment={"A": "1", "B": "2"}, obsolete=(Obsolete(what="B=2", why="gone"),)
-    )
+    kept, gone = "NCCL_P2P_DISABLE", "NCCL_CUMEM_ENABLE"
+    obsolete = (Obsolete(what=f"{gone}=2", why="gone"),)
+    recipe = make_recipe(environment={kept: "1", gone: "2"}, obsolete=obsolete)
     taken = environment_of(make_inputs("gb10", recipe=recipe))
-    assert taken == {"VLLM_USE_V2_MODEL_RUNNER": "1", "A": "1"}
-    assert "A" not in environment_of(make_inputs("h100", recipe=recipe))
+    assert taken == {"VLLM_USE_V2_MODEL_RUNNER": "1", kept: "1"}
+    assert kept not in environment_of(make_inputs("h100", recipe=recipe))
 
 
 BIND, WORKER = "VLLM_CPU_OMP_THREADS_BIND", "VLLM_ENABLE_V1_MULTIPROCESSING"
@@ -295,6 +295,18 @@ def test_drafts_are_verified_in_float32_where_bfloat16_is_emulated(
     features: tuple[str, ...], chosen: tuple[str, str] | None
 ) -> None:
     assert pick(decide_dtype(change_processor(features=features))) == chosen
+
+
+@pytest.mark.parametrize(
+    ("scheme", "chosen"), [("int8", ("float32", "hardware")), ("int4", None), ("fp8", None)]
+)
+def test_a_target_in_8_bits_is_verified_in_float32_too(
+    scheme: str, chosen: tuple[str, str] | None
+) -> None:
+    inputs = change_processor(features=("avx512_vnni",))
+    stored = Quantization.model_validate({"scheme": scheme, "method": "compressed-tensors"})
+    target = inputs.target.model_copy(update={"quantization": stored, "quantized": True})
+    assert pick(decide_dtype(replace(inputs, target=target))) == chosen
 
 
 @pytest.mark.parametrize(

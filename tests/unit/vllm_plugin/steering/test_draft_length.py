@@ -2,10 +2,12 @@
 
 from math import exp, log
 from statistics import fmean
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from slipstream.vllm_plugin.steering.draft_length import DraftLength, Step
+from slipstream.vllm_plugin.steering.draft_length import DraftLength, Step, list_lengths
 from slipstream.vllm_plugin.steering.step_costs import Work
 from tests.unit.vllm_plugin.steering.replay import LONGEST, Replay, measure
 
@@ -113,3 +115,36 @@ def test_drafts_that_are_better_than_those_before_are_soon_made_again() -> None:
     before = replay.tokens
     replay.run(1, 60)
     assert replay.tokens - before > 1.4 * measure([0], CODE, 1, seconds=60, seed=1).tokens
+
+
+@pytest.mark.parametrize(
+    ("schedule", "lengths"),
+    [
+        ([0, 15, 15, 7, 3], [3, 7, 15]),
+        ([0, 15, 7, 0], [0, 7, 15]),
+        ([0, 15, 15], [15]),
+        (None, [15]),
+    ],
+)
+def test_with_graphs_only_lengths_of_batches_are_chosen(
+    schedule: list[int] | None, lengths: list[int]
+) -> None:
+    assert list_lengths(make_config(), 15, schedule, {}) == lengths
+
+
+def test_the_length_is_fixed_on_request_and_where_ranks_have_to_draft_alike() -> None:
+    schedule = [0, 15, 7]
+    fixed = {"SLIPSTREAM_DRAFT_LENGTH": "fixed"}
+    assert list_lengths(make_config(), 15, schedule, fixed) == [15]
+    assert list_lengths(make_config(ranks=2), 15, schedule, {}) == [15]
+    assert list_lengths(make_config(graphs=False), 3, None, {}) == [0, 1, 2, 3]
+
+
+def make_config(*, ranks: int = 1, graphs: bool = True) -> Any:
+    """Return what is looked at of vLLM's configuration on a GPU."""
+    mode = SimpleNamespace(has_full_cudagraphs=lambda: graphs)
+    return SimpleNamespace(
+        parallel_config=SimpleNamespace(data_parallel_size=ranks),
+        compilation_config=SimpleNamespace(cudagraph_mode=mode),
+        use_v2_model_runner=True,
+    )

@@ -10,6 +10,7 @@ import pytest
 from slipstream.steering.flight import read_flight
 from slipstream.steering.state import SteeringOrder, SteeringState
 from slipstream.vllm_plugin.steering import steering as module
+from slipstream.vllm_plugin.steering.choosing import Generating
 from slipstream.vllm_plugin.steering.steering import Steering
 from slipstream.vllm_plugin.steering.step_costs import Work
 from tests.unit.vllm_plugin.gate.pieces import wait_until
@@ -116,6 +117,36 @@ def test_a_report_that_fails_is_logged_and_the_next_one_comes(
     sent.clear()
     wait_until(lambda: len(sent) > 1)
     assert caplog.text.count("the state was not reported") == 1
+
+
+def test_no_fault_of_ours_ends_a_step_and_the_report_says_so(
+    steering: Steering, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise KeyError("planted")
+
+    rows = [[1, 2, 3], []]
+    with monkeypatch.context() as planted:
+        for owner, names in (
+            (steering.ledger, ("begin", "end", "see_step")),
+            (steering.control, ("choose",)),
+            (steering._chooser, ("begin", "end", "choose", "see_step")),
+            (module, ("find_most_constrained",)),
+        ):
+            for name in names:
+                planted.setattr(owner, name, fail)
+        steering.begin("one", {}, 0.0)
+        assert steering.choose_width(4) == 7
+        assert steering.choose_drafts([Generating("one", [], 0)] * 2, rows, None) == rows
+        assert steering.find_most_constrained(8, 1) == 0
+        step(steering, 2, 7)
+        steering.end("one", "stop", prompt=1, tokens=1)
+    assert steering.describe().fault == "begin: KeyError: 'planted'"
+    assert caplog.text.count("this step is not steered") == 1
+    step(steering, 2, 7)
+    assert steering.describe().steps == 1
+    monkeypatch.setattr(module, "FAULT_SECONDS", 0.0)
+    assert steering.describe().fault is None
 
 
 def test_where_nothing_is_to_be_chosen_nothing_is(tmp_path: Path) -> None:
