@@ -10,6 +10,7 @@ import yaml
 
 from slipstream.deployment.deployment import Deployment
 from slipstream.errors import InvalidInputError, MissingPartError
+from slipstream.planning.powers import list_powers
 
 CHART = Path(__file__).parent / "chart"
 _WITHIN_SECONDS = 60
@@ -102,6 +103,7 @@ def make_values(deployment: Deployment) -> dict[str, Any]:
         "port": deployment.port.value,
         "startSeconds": deployment.start_seconds.value,
         "drainSeconds": deployment.drain_seconds.value,
+        "allow": [one.removeprefix("--") for one in list_powers(deployment.plan, None)],
         "weights": weights,
         "autoscaling": {
             "enabled": scaled is not None,

@@ -81,12 +81,12 @@ def _require_servable(plan: LaunchPlan) -> None:
     if plan.settings.uds is not None:
         raise InvalidInputError(
             "the plan listens at a Unix socket, which no Service reaches",
-            hint="slipstream plan TARGET without --uds",
+            hint="without --uds: slipstream plan TARGET",
         )
     if _CERTIFICATE in plan.settings.rest:
         raise InvalidInputError(
             "the plan has a certificate of this machine, which the pod does not",
-            hint=f"slipstream plan TARGET without {_CERTIFICATE}; TLS ends at the ingress",
+            hint=f"TLS ends at the ingress; without {_CERTIFICATE}: slipstream plan TARGET",
         )
     if plan.machine is not None and plan.machine.startswith("apple"):
         raise InvalidInputError(

@@ -1,6 +1,6 @@
 """`FleetPlan`: a plan for every rank of every group, their links, and what does not match."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import ip_interface
 from typing import Annotated, Literal
 
@@ -121,6 +121,20 @@ class BalancerPlan(Record):
     groups: tuple[Backend, ...]
 
 
+def list_backends(groups: Iterable[GroupPlan]) -> tuple[Backend, ...]:
+    return tuple(
+        Backend(
+            group=group.name,
+            machine=group.ranks[0].machine,
+            address=group.address,
+            port=group.port,
+            speculation=group.speculation,
+        )
+        for group in groups
+        if group.address is not None
+    )
+
+
 class PortRule(Record):
     """Who may open a connection to a port, or a range of them, of a machine."""
 
@@ -150,6 +164,14 @@ class FleetPlan(Record):
 
     def find_group(self, name: str) -> GroupPlan | None:
         return next((group for group in self.groups if group.name == name), None)
+
+    def replace_groups(self, groups: Mapping[str, GroupPlan]) -> "FleetPlan":
+        """Return the plan with these groups as they are here, at the load balancer, too."""
+        mixed = tuple(groups.get(group.name, group) for group in self.groups)
+        balancer = self.balancer
+        if balancer is not None:
+            balancer = balancer.model_copy(update={"groups": list_backends(mixed)})
+        return self.model_copy(update={"groups": mixed, "balancer": balancer})
 
     def find_rank(self, machine: str) -> RankPlan | None:
         ranks = (rank for group in self.groups for rank in group.ranks)

@@ -20,7 +20,11 @@ from slipstream.records import Record, read_toml
 
 FLEET_HINT = "docs/fleet.md has every key; slipstream fleet init writes a file to begin with"
 FILE_NAME = "fleet.toml"
-PLAN_NAME = "plan.json"
+# A machine's plans, each named after its content: which of them a run serves, its status says.
+PLANS = "plans"
+_PLAN_FILE = re.compile(rf"(?:{PLANS}/[0-9a-f]{{16}}|plan)\.json")
+# Folders beside those of the fleets.
+_RESERVED = ("venv", "wheels")
 
 
 def _matching(pattern: str, message: str) -> AfterValidator:
@@ -36,9 +40,11 @@ _NAME, _NAME_MESSAGE = (
     r"[a-z0-9][a-z0-9._-]{0,62}",
     "a name has a-z, 0-9, '.', '_', '-', 63 at most",
 )
+_PORT = r"(?:[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 _SSH = (
     r"(?:[A-Za-z0-9_][A-Za-z0-9._-]*@)?"
-    r"(?:[A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9a-fA-F:.]+\])(?::[0-9]{1,5})?"
+    r"(?:[A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9a-fA-F:.]+(?:%[A-Za-z0-9._-]+)?\])"
+    rf"(?::{_PORT})?"
 )
 Name = Annotated[str, _matching(_NAME, _NAME_MESSAGE)]
 SshName = Annotated[str, _matching(_SSH, "not an SSH name, nor [user@]host[:port]")]
@@ -123,6 +129,13 @@ class Fleet(Record):
     balancer: Balancer | None = None
     keys: Keys | None = None
 
+    @field_validator("name")
+    @classmethod
+    def _require_own_folder(cls, name: str) -> str:
+        if name in _RESERVED:
+            raise ValueError(f"{name} is the folder of the fleets' programs; take another name")
+        return name
+
     @field_validator("groups")
     @classmethod
     def _require_one_group_each(cls, groups: dict[str, Group]) -> dict[str, Group]:
@@ -179,8 +192,14 @@ def find_folder(name: str) -> str:
 
 
 def is_of_fleet(folder: str, plan_file: str | Path | None) -> bool:
-    """Say whether a run was started from the plan in a fleet's folder, wherever the home is."""
-    return plan_file is not None and Path(plan_file).match(f"*/{folder}/{PLAN_NAME}")
+    """Say whether a run was started from a plan in a fleet's folder, wherever the home is."""
+    return find_plan_name(folder, plan_file) is not None
+
+
+def find_plan_name(folder: str, plan_file: str | Path | None) -> str | None:
+    """Return the name in a fleet's folder of the plan that a run was started from."""
+    _, found, name = str(plan_file or "").rpartition(f"/{folder}/")
+    return name if found and _PLAN_FILE.fullmatch(name) else None
 
 
 def read_fleet(path: Path) -> Fleet:
@@ -226,7 +245,8 @@ def _name_machines(machines: Sequence[str]) -> list[str]:
     """Name machines after their hosts, in letters that a name may have; twins get a number."""
     names: list[str] = []
     for machine in machines:
-        host = machine.rpartition("@")[2].partition(":")[0].strip("[]").lower()
+        host = re.sub(r":[0-9]+$" if "[" in machine else r":.*$", "", machine.rpartition("@")[2])
+        host = host.strip("[]").lower()
         short = re.sub(r"[^a-z0-9._-]", "-", host).strip("._-") or "machine"
         same = sum(one == short or one.startswith(f"{short}-") for one in names)
         names.append(f"{short}-{same + 1}" if short in names else short)

@@ -9,11 +9,12 @@ files and not their names. Keys are replaced in one step: the gate watches names
 """
 
 import ipaddress
-import os
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Literal
 
 from cryptography import x509
@@ -22,6 +23,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from slipstream.atomic_files import write_atomically
 from slipstream.errors import InvalidInputError, SlipstreamError, UnreachableError
 from slipstream.fleet.balancer.deploying import ask_balancer
 from slipstream.fleet.far_side.this_machine import DescribeMachine
@@ -29,11 +31,11 @@ from slipstream.fleet.machines.commands import Machines, ask_all
 from slipstream.fleet.plan import MachineView
 from slipstream.fleet.record import Fleet
 from slipstream.fleet.running.starting import KEYS_NAME, render_keys
+from slipstream.fleet.running.status import RENEW_BEFORE, FleetStatus
 from slipstream.records import Record
 
 AUTHORITY_DAYS = 3650
 MACHINE_DAYS = 365
-RENEW_BEFORE = timedelta(days=60)
 # Clocks differ; a certificate that is not valid yet helps nobody.
 _EARLIER = timedelta(hours=1)
 _CERTIFICATE, _KEY = "authority.pem", "authority.key"
@@ -60,12 +62,22 @@ class Authority:
     def pem(self) -> bytes:
         return self.certificate.public_bytes(serialization.Encoding.PEM)
 
+    @property
+    def ends(self) -> datetime:
+        return self.certificate.not_valid_after_utc
+
     def issue(self, names: Iterable[str], now: datetime) -> Issued:
         """Make a key, and certify it for names and addresses; the first is the common name."""
+        if self.ends <= now:
+            raise InvalidInputError(
+                f"the fleet's authority ended on {self.ends:%Y-%m-%d}",
+                hint="move its folder away (clients need the new one), then slipstream fleet init",
+            )
         named = list(dict.fromkeys(names))
         key = ec.generate_private_key(ec.SECP256R1())
+        ends = min(now + timedelta(days=MACHINE_DAYS), self.ends)
         builder = (
-            _begin(named[0], key, self.certificate.subject, now, MACHINE_DAYS)
+            _begin(named[0], key, self.certificate.subject, now, ends)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(x509.SubjectAlternativeName(map(_read_name, named)), critical=False)
             .add_extension(
@@ -94,34 +106,45 @@ class Authority:
         if missing := sorted({str(_read_name(name).value) for name in names} - {*listed}):
             return f"its certificate is not for {', '.join(missing)}"
         ends = x509.load_pem_x509_certificate(pem).not_valid_after_utc
-        return f"its certificate ends on {ends:%Y-%m-%d}" if ends - now < RENEW_BEFORE else None
+        # None lasts longer than the authority.
+        due = ends <= now or (ends - now < RENEW_BEFORE and ends < self.ends)
+        return f"its certificate ends on {ends:%Y-%m-%d}" if due else None
+
+
+def find_authority(fleet_file: Path, name: str) -> Path:
+    return fleet_file.absolute().parent / f"{name}-authority"
 
 
 def make_authority(folder: Path, fleet: str, now: datetime) -> Authority:
-    """Make a fleet's authority, readable by its maker alone."""
+    """Make a fleet's authority in one step, readable by its maker alone."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = f"Slipstream fleet {fleet}"
     uses = dict.fromkeys(_OTHER_USES, False) | {"key_cert_sign": True, "crl_sign": True}
     certificate = (
-        _begin(name, key, None, now, AUTHORITY_DAYS)
+        _begin(name, key, None, now, now + timedelta(days=AUTHORITY_DAYS))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(x509.KeyUsage(**uses), critical=True)
         .sign(key, hashes.SHA256())
     )
     authority = Authority(certificate, key)
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for file, content in ((_KEY, _write_key(key)), (_CERTIFICATE, authority.pem)):
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        with os.fdopen(os.open(folder / file, flags, 0o600), "wb") as out:
-            out.write(content)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=folder.parent) as made:
+        new = Path(made) / folder.name
+        new.mkdir(mode=0o700)
+        write_atomically(new / _KEY, _write_key(key), mode=0o600)
+        write_atomically(new / _CERTIFICATE, authority.pem, mode=0o600)
+        # One that has files is never replaced.
+        new.rename(folder)
     return authority
 
 
 def read_authority(folder: Path) -> Authority | None:
     try:
         pem, key = (folder / _CERTIFICATE).read_bytes(), (folder / _KEY).read_bytes()
-    except FileNotFoundError:
-        return None
+    except FileNotFoundError as fault:
+        if not folder.is_dir() or not any(folder.iterdir()):
+            return None
+        raise _not_an_authority(folder) from fault
     except OSError as fault:
         raise InvalidInputError(
             f"cannot read {fault.filename}: {fault.strerror}", hint=f"ls -l {folder}"
@@ -145,7 +168,11 @@ def _not_an_authority(folder: Path) -> InvalidInputError:
 
 
 def _begin(
-    name: str, key: ec.EllipticCurvePrivateKey, issuer: x509.Name | None, now: datetime, days: int
+    name: str,
+    key: ec.EllipticCurvePrivateKey,
+    issuer: x509.Name | None,
+    now: datetime,
+    ends: datetime,
 ) -> x509.CertificateBuilder:
     # At most 64 characters; what counts is the list of names.
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
@@ -156,7 +183,7 @@ def _begin(
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _EARLIER)
-        .not_valid_after(now + timedelta(days=days))
+        .not_valid_after(ends)
     )
 
 
@@ -202,18 +229,61 @@ def deliver(
     """
 
     def deliver_to(machine: str) -> Delivery:
-        own = _list_names(far.fleet, machine)
-        certificate = _renew(far, authority, machine, MACHINE, own, now)
-        front = None
-        if _is_balancer(far.fleet, machine):
-            wanted = [*names, *own, *_list_claimed_names(far, authority, machine)]
-            front = _renew(far, authority, machine, FRONT, wanted, now)
-            if certificate or front:
-                ask_balancer(far, "reload")
-        keys = send_keys(far, machine)
-        return Delivery(machine=machine, certificate=certificate, front=front, keys=keys)
+        delivery = _certify(far, authority, machine, now, names)
+        return delivery.model_copy(update={"keys": send_keys(far, machine)})
 
     return ask_all(far.fleet.machines, deliver_to)
+
+
+def renew_certificates(far: Machines, folder: Path, now: datetime) -> None:
+    """Renew what is due, if the authority is here; without it the status says what ends."""
+    authority = read_authority(folder) if far.fleet.balancer is not None else None
+    if authority is None:
+        return
+    answers = ask_all(
+        far.fleet.machines, lambda machine: _certify(far, authority, machine, now, ())
+    )
+    for answer in answers.values():
+        if isinstance(answer, SlipstreamError):
+            raise answer
+
+
+def add_certificates(far: Machines, status: FleetStatus) -> FleetStatus:
+    """Return the status with the time at which the first certificate of each machine ends."""
+    if far.fleet.balancer is None:
+        return status
+
+    def find_end(machine: str) -> datetime | None:
+        files = [MACHINE, *([FRONT] if _is_balancer(far.fleet, machine) else [])]
+        found = [far.read(machine, f"{TLS_FOLDER}/{file}") for file in files]
+        with suppress(ValueError):
+            loaded = [x509.load_pem_x509_certificate(pem) for pem in found if pem]
+            return min((one.not_valid_after_utc for one in loaded), default=None)
+        return None
+
+    asked = [one.machine for one in status.machines if one.fault is None]
+    ends = ask_all(asked, find_end)
+    machines = (
+        one.model_copy(update={"certificate_ends": end})
+        if isinstance(end := ends.get(one.machine), datetime)
+        else one
+        for one in status.machines
+    )
+    return status.model_copy(update={"machines": tuple(machines)})
+
+
+def _certify(
+    far: Machines, authority: Authority, machine: str, now: datetime, names: Iterable[str]
+) -> Delivery:
+    own = _list_names(far.fleet, machine)
+    certificate = _renew(far, authority, machine, MACHINE, own, now)
+    front = None
+    if _is_balancer(far.fleet, machine):
+        wanted = [*names, *own, *_list_claimed_names(far, authority, machine)]
+        front = _renew(far, authority, machine, FRONT, wanted, now)
+        if certificate or front:
+            ask_balancer(far, "reload")
+    return Delivery(machine=machine, certificate=certificate, front=front)
 
 
 def deliver_keys(far: Machines) -> dict[str, Delivery | SlipstreamError]:

@@ -84,6 +84,7 @@ LIMITS = (
     chat("a transfer of the cache", kv_transfer_params={"remote_host": "10.0.0.1"}),
     chat("arguments for the engine", vllm_xargs={"a": 1}),
     text("a prompt as a pickle", prompt_embeds="gASVAAAA"),
+    text("a long text, cut", 400, prompt="word " * 300_000, truncate_prompt_tokens=10),
     say(
         "a picture of an inner host", {"type": "image_url", "image_url": {"url": "http://10.0.0.1"}}
     ),

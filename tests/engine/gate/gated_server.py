@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -97,6 +98,26 @@ def wait_until(condition: Callable[[], bool], *, within_seconds: float) -> float
 
 
 @contextmanager
+def probe(gated: Gated) -> Iterator[list[float]]:
+    """Ask /livez all the time; yield the seconds that each answer took."""
+    over, waits = threading.Event(), [0.0]
+
+    def ask() -> None:
+        while not over.wait(0.02):
+            began = time.monotonic()
+            assert gated.ask("/livez").status == 200
+            waits.append(time.monotonic() - began)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        yield waits
+    finally:
+        over.set()
+        asking.join()
+
+
+@contextmanager
 def run_gated(target: Path, folder: Path) -> Iterator[Gated]:
     """Start the engine with the gate; `folder` gets its settings, keys, counts and log."""
     keys = folder / "keys" / "keys.json"
@@ -113,6 +134,7 @@ def run_gated(target: Path, folder: Path) -> Iterator[Gated]:
         access_log=folder / "access.jsonl",
         speculation=True,
         seats=SEATS,
+        context=CONTEXT,
         served_names=("target",),
         limits=GateLimits(max_tokens=LONGEST_ANSWER),
     )

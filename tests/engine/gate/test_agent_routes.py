@@ -1,6 +1,7 @@
 """Messages and responses on the real engine: their answers, errors, tokens and ends."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -8,9 +9,21 @@ from tests.engine.gate.gated_server import LONGEST_ANSWER, Gated, wait_until
 from tests.engine.gate.hostile import HELLO, MESSAGES, RESPONSES
 from tests.engine.gate.test_records import find_lines
 from tests.engine.gate.wire import Answer, connect, make_request
-from tests.unit.vllm_plugin.gate.requests.test_shapes import PLAIN
 
 pytestmark = pytest.mark.engine
+
+TURN = {"role": "user", "content": "Hello"}
+PLAIN: list[dict[str, Any]] = [
+    TURN,
+    {"type": "message", **TURN},
+    {"role": "developer", "content": [{"type": "input_text", "text": "a"}]},
+    {
+        **{"type": "message", "role": "assistant", "id": "msg_1", "status": "completed"},
+        "content": [{"type": "output_text", "text": "a"}],
+    },
+    {"type": "function_call", "call_id": "1", "name": "a", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "1", "output": "4"},
+]
 
 COUNT = f"{MESSAGES}/count_tokens"
 MESSAGE = {"model": "target", "messages": [HELLO], "max_tokens": 6}

@@ -15,6 +15,7 @@ from slipstream import __version__
 from slipstream.cli.arguments import FLEET_VERBS
 from slipstream.errors import UnreachableError
 from slipstream.fleet.machines.commands import Answer, Machines, Words
+from slipstream.fleet.machines.lease import LeaseRequest, change_lease
 from slipstream.fleet.plan import Interface, MachineView
 from slipstream.fleet.record import Fleet
 from slipstream.hardware import load_host
@@ -24,6 +25,9 @@ from slipstream.serving.run_status import RunStatus, StatusList
 # A machine's part: its name, the words of the command and what is on its standard input. The words
 # of a request to the far side are its name alone.
 Reply = Callable[[str, list[str], bytes | None], Answer]
+# Who is called, with which words (those of a file that is sent are `send` and its path), and
+# whether it was carried out already.
+Meddle = Callable[[str, list[str], bytes | None, bool], None]
 NOW = datetime(2026, 11, 16, 12, tzinfo=UTC)
 
 
@@ -114,7 +118,8 @@ class FarMachines:
     """Keeps what was run and sent; a machine that is down answers nothing.
 
     With `left`, the control machine dies at the call after so many: before it, or after it was
-    carried out and before its answer is there.
+    carried out and before its answer is there. `meddle` is called before and after every call, and
+    raises what becomes of it; with `leases` the lease is a real one, by the time `now`.
     """
 
     reply: Reply
@@ -122,6 +127,9 @@ class FarMachines:
     commands: list[tuple[str, list[str]]] = field(default_factory=list)
     files: dict[tuple[str, str], bytes] = field(default_factory=dict)
     lease: dict[str, str] = field(default_factory=dict)
+    leases: Path | None = None
+    now: datetime = NOW
+    meddle: Meddle | None = None
     left: int | None = None
     dies_after: bool = False
     _lock: Lock = field(default_factory=Lock)
@@ -135,14 +143,27 @@ class FarMachines:
             raise UnreachableError(f"{machine} cannot be reached: it does not answer", hint="ping")
         words = find_words(argv)
         if words == ["LeaseRequest"]:
-            return self._answer_lease(stdin or b"")
-        with self._dying():
+            with self._meddling(machine, words, stdin):
+                return self._answer_lease(stdin or b"")
+        with self._dying(), self._meddling(machine, words or list(argv), stdin):
             return self.reply(machine, words or list(argv), stdin)
 
     def _answer_lease(self, request: bytes) -> Answer:
+        if self.leases is not None:
+            asked_for = LeaseRequest.model_validate_json(request)
+            with self._lock:
+                return say(change_lease(self.leases, asked_for, self.now).to_json())
         asked = json.loads(request)
         held = self.lease or {"owner": asked["owner"], "who": "me@desk", "purpose": "up"}
         return say(json.dumps({**held, "until": NOW.isoformat()}))
+
+    @contextmanager
+    def _meddling(self, machine: str, words: list[str], stdin: bytes | None) -> Iterator[None]:
+        if self.meddle is not None:
+            self.meddle(machine, words, stdin, False)
+        yield
+        if self.meddle is not None:
+            self.meddle(machine, words, stdin, True)
 
     @contextmanager
     def _dying(self) -> Iterator[None]:
@@ -156,7 +177,9 @@ class FarMachines:
 
     def send(self, machine: str, local: Path | bytes, remote: str) -> None:
         content = local if isinstance(local, bytes) else local.read_bytes()
-        with self._lock, self._dying():
+        if machine in self.down:
+            raise UnreachableError(f"{machine} cannot be reached: it does not answer", hint="ping")
+        with self._lock, self._dying(), self._meddling(machine, ["send", remote], None):
             self.files[machine, remote] = content
 
     def start(self, machine: str, argv: Words, *, stdin: bytes | None = None) -> "FarStream":

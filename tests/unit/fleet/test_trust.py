@@ -5,11 +5,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from slipstream.errors import InvalidInputError
+from slipstream.fleet.running.status import RENEW_BEFORE
 from slipstream.fleet.trust import (
     MACHINE_DAYS,
-    RENEW_BEFORE,
     Authority,
     Issued,
     make_authority,
@@ -98,8 +99,9 @@ def test_an_authority_is_its_makers_alone_and_is_never_made_twice(tmp_path: Path
     assert read.pem == made.pem
     assert {file.stat().st_mode & 0o777 for file in folder.iterdir()} == {0o600}
     assert folder.stat().st_mode & 0o777 == 0o700
-    with pytest.raises(FileExistsError):
+    with pytest.raises(OSError, match="not empty"):
         make_authority(folder, "lab", NOW)
+    assert [*tmp_path.iterdir()] == [folder]
 
 
 def test_files_that_are_no_authority_are_refused(tmp_path: Path) -> None:
@@ -112,3 +114,20 @@ def test_files_that_are_no_authority_are_refused(tmp_path: Path) -> None:
     (two / "authority.pem").write_text("nonsense")
     with pytest.raises(InvalidInputError, match="has no authority of this program"):
         read_authority(two)
+    # Whoever made it died before its certificate was there.
+    (two / "authority.pem").unlink()
+    with pytest.raises(InvalidInputError, match="has no authority of this program"):
+        read_authority(two)
+
+
+def test_no_certificate_outlives_its_authority_and_one_that_has_ended_issues_none(
+    tmp_path: Path,
+) -> None:
+    authority = make_authority(tmp_path / "old", "lab", NOW - timedelta(days=3650 - 30))
+    pem = authority.issue(NAMES, NOW).certificate
+    assert x509.load_pem_x509_certificate(pem).not_valid_after_utc == authority.ends
+    assert authority.find_reason_to_renew(pem, NAMES, NOW) is None
+    late = NOW + timedelta(days=31)
+    assert authority.find_reason_to_renew(pem, NAMES, late) is not None
+    with pytest.raises(InvalidInputError, match="authority ended on"):
+        authority.issue(NAMES, late)

@@ -121,6 +121,26 @@ def test_a_message_that_does_harm_costs_that_message_only(
     assert sum("a message was dropped" in message for message in said) == 1
 
 
+def test_a_greeting_that_fails_is_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    faults = [RuntimeError("dictionary changed size during iteration")]
+
+    def greet() -> list[Record]:
+        if faults:
+            raise faults.pop()
+        return [GateCounts(pid=1)]
+
+    async def act() -> None:
+        async with Supervisor(tmp_path / "run.sock") as other:
+            link = SupervisorLink(other.path, (), hear=lambda _: None, greet=greet)
+            async with following(link):
+                await until(lambda: other.heard == [GateCounts(pid=1)])
+
+    asyncio.run(act())
+    assert "RuntimeError: dictionary changed size" in caplog.text
+
+
 def test_a_supervisor_that_does_not_read_holds_nobody_up(tmp_path: Path) -> None:
     async def act() -> None:
         async def ignore(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -140,6 +160,24 @@ def test_a_supervisor_that_does_not_read_holds_nobody_up(tmp_path: Path) -> None
         server.close()
 
     asyncio.run(act())
+
+
+@pytest.mark.parametrize(("app", "outcome"), [(None, "refused"), (Client(), "swapped")])
+def test_whatever_happens_the_supervisor_gets_a_result(
+    monkeypatch: pytest.MonkeyPatch, app: Client | None, outcome: str
+) -> None:
+    def fail() -> None:
+        raise ValueError("no metrics")
+
+    monkeypatch.setattr("slipstream.vllm_plugin.gate.run_link.open_metrics", fail)
+    sent, gate = list[Record](), RunLink(GateSettings())
+    monkeypatch.setattr(gate, "_send", sent.append)
+    gate._engine = SimpleNamespace(state=SimpleNamespace(engine_client=app) if app else None)
+    order = DrafterOrder(folder=Path("/new"), previous=Path("/old"), is_return=False)
+    asyncio.run(gate._swap(order))
+    assert [(one.order, one.outcome) for one in sent if isinstance(one, DrafterResult)] == [
+        (order.id, outcome)
+    ]
 
 
 def test_the_gate_tells_a_result_again_to_a_supervisor_that_missed_it(tmp_path: Path) -> None:

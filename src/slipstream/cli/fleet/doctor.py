@@ -12,6 +12,7 @@ from slipstream.fleet.machines.openssh import open_ssh
 from slipstream.fleet.planning.probing import probe_fleet
 from slipstream.fleet.running.examination import examine_fleet
 from slipstream.fleet.running.status import read_fleet_status
+from slipstream.fleet.trust import add_certificates
 from slipstream.reporting.fleet.status import render_fleet_examination
 
 EXAMPLES = """\
@@ -31,7 +32,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     fleet = load_fleet(options)
     with open_ssh(fleet) as far:
         plan = plan_fleet(fleet, probe_fleet(far, screen.show_progress))
-        status = read_fleet_status(far, datetime.now(UTC))
+        status = add_certificates(far, read_fleet_status(far, datetime.now(UTC)))
         examination = examine_fleet(plan, status, far)
     screen.show_data(text=render_fleet_examination(examination), document=examination.to_json())
     return ExitCode.EXPECTED_FAILURE if examination.count("fault") else ExitCode.DONE

@@ -26,7 +26,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     def say(record: Record) -> None:
         # On one line: a reader may not wait for the end.
         document = record.model_dump_json()
-        screen.show_data(text=document, document=document)
+        screen.show_data(text=document, document=document, as_is=True)
 
     here = Here(Path.home(), os.environ, datetime.now(UTC), say)
     found = answer(options.name, sys.stdin.buffer.read(MOST_BYTES), here)

@@ -12,7 +12,7 @@ from slipstream.errors import ExitCode, UsageError
 from slipstream.fleet.machines.lease import holding
 from slipstream.fleet.machines.openssh import open_ssh
 from slipstream.fleet.record import read_fleet, render_skeleton
-from slipstream.fleet.trust import deliver, make_authority, read_authority
+from slipstream.fleet.trust import deliver, find_authority, make_authority, read_authority
 
 EXAMPLES = """\
 # a fleet.toml for two machines that together run one engine
@@ -42,13 +42,13 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     if options.machine or options.model:
         raise UsageError(f"there is a {options.fleet} already", hint="--fleet OTHER.toml")
     fleet, now = load_fleet(options), datetime.now(UTC)
-    folder = options.fleet.absolute().parent / f"{fleet.name}-authority"
-    with open_ssh(fleet) as far, holding(far, "init", force=options.force):
+    folder = find_authority(options.fleet, fleet.name)
+    with open_ssh(fleet) as far, holding(far, "init", force=options.force) as held:
         authority = read_authority(folder)
         if authority is None:
             authority = make_authority(folder, fleet.name, now)
             screen.show_progress(f"made an authority; its key stays in {folder}")
-        answers = deliver(far, authority, now=now, names=options.front_name)
+        answers = deliver(held, authority, now=now, names=options.front_name)
     show_deliveries(answers, screen)
     return ExitCode.DONE
 

@@ -31,8 +31,8 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         raise InvalidInputError(
             "the fleet has no keys", hint='[keys] file = "keys.json" in the fleet\'s file'
         )
-    with open_ssh(fleet) as far, holding(far, "keys", force=options.force):
-        answers = deliver_keys(far)
+    with open_ssh(fleet) as far, holding(far, "keys", force=options.force) as held:
+        answers = deliver_keys(held)
     show_deliveries(answers, screen)
     return ExitCode.DONE
 

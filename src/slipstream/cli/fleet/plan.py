@@ -5,6 +5,7 @@ import argparse
 from slipstream.cli.fleet import add_fleet, load_fleet
 from slipstream.cli.options import OptionAdder
 from slipstream.cli.planning.plan import plan_for
+from slipstream.cli.planning.saved_plans import add_allow, require_named
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.fleet.machines.commands import Machines
@@ -69,8 +70,9 @@ def add_probing(add: OptionAdder) -> None:
 
 
 def add_saved_plan(add: OptionAdder) -> None:
-    """Add the option that names a plan."""
+    """Add the option that names a plan, and the one by which a user trusts it."""
     add("--plan FILE", "plan saved by `slipstream fleet plan --json` (default: plan now)")
+    add_allow(add)
 
 
 def look_at(options: argparse.Namespace, far: Machines, screen: Screen) -> FleetProbe:
@@ -97,4 +99,7 @@ def take_fleet_plan(options: argparse.Namespace, far: Machines, screen: Screen) 
         raise UsageError(
             f"{options.plan} was made from another fleet file than {options.fleet}", hint=PLAN_HINT
         )
+    # What the file says of its machines is no word of theirs.
+    ranks = (rank.plan for group in saved.groups for rank in group.ranks)
+    require_named(options.plan, ranks, options.allow, None)
     return saved

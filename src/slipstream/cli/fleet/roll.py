@@ -1,6 +1,7 @@
 """`slipstream fleet roll`: one group after the other gets a new plan; all return if one fails."""
 
 import argparse
+import secrets
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -11,7 +12,7 @@ from slipstream.cli.screen import Screen
 from slipstream.errors import EngineError, ExitCode, InvalidInputError, UnreachableError, UsageError
 from slipstream.fleet.balancer.deploying import deploy_balancer, require_balancer
 from slipstream.fleet.machines.commands import Machines
-from slipstream.fleet.machines.lease import HeldLease, holding
+from slipstream.fleet.machines.lease import holding
 from slipstream.fleet.machines.openssh import open_ssh
 from slipstream.fleet.machines.weights import spread_weights
 from slipstream.fleet.plan import FleetPlan
@@ -29,6 +30,7 @@ from slipstream.fleet.rolling.steps import (
     save_rollout,
 )
 from slipstream.fleet.running.starting import require_startable
+from slipstream.fleet.trust import find_authority, renew_certificates
 from slipstream.reporting.fleet.status import render_rollout
 
 EXAMPLES = """\
@@ -80,19 +82,22 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     if options.resume and (options.group or options.plan or options.canary):
         raise UsageError("a rollout goes on as it was begun", hint="slipstream fleet roll --resume")
     require_canary(tuple(fleet.groups), options.canary)
-    with open_ssh(fleet) as far, holding(far, "roll", force=options.force) as lease:
+    with open_ssh(fleet) as far, holding(far, "roll", force=options.force) as held:
         show = Board(screen, fleet.machines).show
         plans: dict[Version, FleetPlan] = {}
-        if (rollout := find_left(far, resume=options.resume)) is None:
-            plans["old"] = read_served_plan(far)
-            plans["new"] = take_fleet_plan(options, far, screen)
+        if (rollout := find_left(held, resume=options.resume)) is None:
+            planned = take_fleet_plan(options, held, screen)
             names = tuple(choose_groups(fleet, options.group))
-            require_startable(plans["new"], names)
+            require_startable(planned, names)
+            plans["old"] = read_served_plan(held, planned, names)
+            others = [one for one in plans["old"].groups if one.name not in names]
+            plans["new"] = planned.replace_groups({one.name: one for one in others})
+            renew_certificates(held, find_authority(options.fleet, fleet.name), datetime.now(UTC))
             # Before a group is closed: the rest takes minutes, a model may take hours.
-            spread_weights(plans["new"], [*names], far, show)
-            save_plans(far, plans)
+            spread_weights(plans["new"], [*names], held, show)
+            save_plans(held, plans)
             rollout = begin_now(fleet, names, options)
-        return finish(far, rollout, plans, lease, screen, drain_seconds=options.drain)
+        return finish(held, rollout, plans, screen, drain_seconds=options.drain)
 
 
 def begin_now(
@@ -101,7 +106,8 @@ def begin_now(
     """Begin a rollout of groups in this order, named after this moment."""
     now = datetime.now(UTC)
     return begin(
-        f"{now:%Y%m%d-%H%M%S}",
+        # A swap knows its order by it.
+        f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
         fleet.name,
         tuple(names),
         now,
@@ -115,7 +121,6 @@ def finish(
     far: Machines,
     rollout: Rollout,
     plans: dict[Version, FleetPlan],
-    lease: HeldLease,
     screen: Screen,
     *,
     drain_seconds: float = DRAIN_SECONDS,
@@ -129,7 +134,6 @@ def finish(
             rollout,
             FleetPerformer(far, rollout, plans, show, drain_seconds),
             save=lambda one: save_rollout(far, one),
-            check=lease.require,
         )
     except UnreachableError as fault:
         raise EngineError(

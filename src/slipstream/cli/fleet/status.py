@@ -9,6 +9,7 @@ from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode
 from slipstream.fleet.machines.openssh import open_ssh
 from slipstream.fleet.running.status import read_fleet_status
+from slipstream.fleet.trust import add_certificates
 from slipstream.reporting.fleet.status import render_fleet_status
 
 EXAMPLES = """\
@@ -26,7 +27,8 @@ def add_arguments(add: OptionAdder) -> None:
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Ask every machine; unless every group is ready, leave with 1."""
     fleet = load_fleet(options)
-    with open_ssh(fleet, shared=False) as far:
-        status = read_fleet_status(far, datetime.now(UTC))
+    # Certificates are a second question.
+    with open_ssh(fleet, shared=fleet.balancer is not None) as far:
+        status = add_certificates(far, read_fleet_status(far, datetime.now(UTC)))
     screen.show_data(text=render_fleet_status(status), document=status.to_json())
     return ExitCode.DONE if status.is_ready else ExitCode.EXPECTED_FAILURE

@@ -34,13 +34,14 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     fleet = load_fleet(options)
     names = choose_groups(fleet, options.group)
     machines = [machine for name in names for machine in fleet.groups[name].machines]
-    with open_ssh(fleet) as far, holding(far, "stop", force=options.force):
-        before = read_fleet_status(far, datetime.now(UTC))
-        show = Board(screen, machines).show
-        with closed_to(far, names):
-            faults = stop_groups(far, names, before, now=options.now, show=show)
-        if not options.group and fleet.balancer is not None:
-            ask_balancer(far, "stop")
+    with open_ssh(fleet) as far:
+        with holding(far, "stop", force=options.force) as held:
+            before = read_fleet_status(held, datetime.now(UTC))
+            show = Board(screen, machines).show
+            with closed_to(held, names):
+                faults = stop_groups(held, names, before, now=options.now, show=show)
+            if not options.group and fleet.balancer is not None:
+                ask_balancer(held, "stop")
         status = read_fleet_status(far, datetime.now(UTC))
     screen.show_data(text=render_fleet_status(status), document=status.to_json())
     raise_first(faults, screen)

@@ -13,7 +13,11 @@ from slipstream.fleet.machines.lease import holding
 from slipstream.fleet.machines.openssh import open_ssh
 from slipstream.fleet.machines.weights import place_drafter
 from slipstream.fleet.rolling.rollout import Rollout, turn_back
-from slipstream.fleet.rolling.steps import list_swapping_groups, read_rollout
+from slipstream.fleet.rolling.steps import (
+    leave_out_serving,
+    list_swapping_groups,
+    read_rollout,
+)
 
 EXAMPLES = """\
 # replace the drafter of all groups, one after the other
@@ -42,14 +46,16 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     fleet = load_fleet(options)
     groups = list_swapping_groups(fleet)
     require_canary(groups, options.canary)
-    with open_ssh(fleet) as far, holding(far, "swap", force=options.force) as lease:
-        rollout = _find_swap(far) if options.back else find_left(far, resume=options.resume)
+    with open_ssh(fleet) as far, holding(far, "swap", force=options.force) as held:
+        rollout = _find_swap(held) if options.back else find_left(held, resume=options.resume)
         if rollout is None:
-            name = place_drafter(far, groups, options.drafter, screen.show_progress)
+            name = place_drafter(held, groups, options.drafter, screen.show_progress)
+            groups = leave_out_serving(held, groups, name)
+            require_canary(groups, options.canary)
             # The first groups of the file go on as before.
             first = len(groups) - options.canary
             rollout = begin_now(fleet, (*groups[first:], *groups[:first]), options, name)
-        code = finish(far, rollout, {}, lease, screen)
+        code = finish(held, rollout, {}, screen)
     return ExitCode.DONE if options.back and code == ExitCode.GATE_MISSED else code
 
 
@@ -59,6 +65,6 @@ def _find_swap(far: Machines) -> Rollout:
     if rollout is None or rollout.drafter is None or rollout.state == "rolled back":
         raise InvalidInputError(
             "no drafter was swapped in that could be taken back",
-            hint="slipstream swap RUN --back, on a machine",
+            hint="on its machine: slipstream swap RUN --back",
         )
     return turn_back(rollout, "it was taken back", datetime.now(UTC))

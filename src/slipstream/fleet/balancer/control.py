@@ -11,6 +11,7 @@ USR2 has it take a changed configuration without a pause.
 import csv
 import ctypes
 import fcntl
+import getpass
 import os
 import shutil
 import signal
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
@@ -35,8 +37,10 @@ from slipstream.fleet.balancer.haproxy import (
     KEY_LIST,
     SERVER_STATES,
 )
+from slipstream.fleet.record import find_folder
 from slipstream.records import Record
 from slipstream.serving.access.keys import read_keys
+from slipstream.serving.service.systemd import quote
 from slipstream.serving.supervision.warden import KeptLog
 
 ANSWER_SECONDS = 5.0
@@ -59,6 +63,8 @@ class BalancerStatus(Record):
 
     schema_version: Literal[2] = 2
     groups: tuple[BackendStatus, ...] = ()
+    # Whether systemd starts it after a reboot, None where that cannot be known.
+    starts_at_boot: bool | None = None
 
     def find(self, group: str) -> BackendStatus | None:
         return next((one for one in self.groups if one.group == group), None)
@@ -77,7 +83,8 @@ def read_state(folder: Path) -> BalancerStatus:
             )
             for one in rows
             if one["pxname"] == GATES
-        )
+        ),
+        starts_at_boot=_starts_at_boot(folder),
     )
 
 
@@ -86,7 +93,7 @@ def set_group(folder: Path, group: str, *, is_open: bool) -> BalancerStatus:
     if read_state(folder).find(group) is None:
         raise InvalidInputError(
             f"the load balancer knows no group {group!r}",
-            hint="slipstream fleet up, for a changed fleet",
+            hint="if the fleet changed: slipstream fleet up",
         )
     state = "ready" if is_open else "maint"
     if said := _ask(folder, f"set server {GATES}/{group} state {state}").strip():
@@ -98,6 +105,25 @@ def set_group(folder: Path, group: str, *, is_open: bool) -> BalancerStatus:
 def save_state(folder: Path) -> None:
     """Write down which groups are closed, for the next start."""
     write_atomically(folder / SERVER_STATES, _ask(folder, "show servers state").encode())
+
+
+def _forget_moved(folder: Path) -> None:
+    """Leave out the states of servers that have moved: HAProxy would look at their old port.
+
+    It takes ports from that file and not from its configuration (haproxy#1412).
+    """
+    lines = (folder / SERVER_STATES).read_text().splitlines(keepends=True)
+    configured = (folder / CONFIGURATION).read_text()
+    kept = []
+    for line in lines:
+        words = line.split()
+        # Backend, server, address and port are words 2, 4, 5 and 19.
+        if len(words) >= 19 and not line.startswith("#"):
+            host = f"[{words[4]}]" if ":" in words[4] else words[4]
+            if f" server {words[3]} {host}:{words[18]} " not in configured:
+                continue
+        kept.append(line)
+    write_atomically(folder / SERVER_STATES, "".join(kept).encode(), mode=0o600)
 
 
 def take_keys(fleet: Path, folder: Path, now: datetime) -> None:
@@ -169,6 +195,9 @@ LONGEST_PAUSE_SECONDS = 30.0
 LASTING_SECONDS = 60.0
 _LOOK_EVERY_SECONDS = 0.1
 _PR_SET_PDEATHSIG = 1
+_LINGER = Path("/var/lib/systemd/linger")
+# Under its own name even where it is run as the main program.
+_MODULE = "slipstream.fleet.balancer.control"
 _SBIN = "/usr/sbin:/usr/local/sbin:/sbin"
 
 
@@ -184,11 +213,14 @@ def start(folder: Path, path: str) -> None:
     _require_sound(haproxy, folder)
     if is_running(folder):
         save_state(folder)
+    _forget_moved(folder)
+    command = [sys.executable, "-P", "-m", _MODULE, str(folder), haproxy]
+    _start_at_boot(folder, command)
     if (keeper := find_keeper(folder)) is not None:
         os.kill(keeper, signal.SIGUSR2)
     else:
         subprocess.Popen(
-            [sys.executable, "-P", "-m", __name__, str(folder), haproxy],
+            command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -202,7 +234,9 @@ def start(folder: Path, path: str) -> None:
 
 
 def stop(folder: Path) -> None:
-    """End HAProxy and its keeper, and wait until they are gone."""
+    """End HAProxy and its keeper, wait until they are gone, and start neither after a reboot."""
+    for file in _list_unit_files(folder):
+        file.unlink(missing_ok=True)
     if (keeper := find_keeper(folder)) is None:
         return
     os.kill(keeper, signal.SIGTERM)
@@ -211,6 +245,41 @@ def stop(folder: Path) -> None:
         if time.monotonic() > deadline:
             raise EngineError(f"process {keeper} does not end", hint=f"kill -9 {keeper}")
         time.sleep(_LOOK_EVERY_SECONDS)
+
+
+def _start_at_boot(folder: Path, command: list[str]) -> None:
+    """Leave a unit that starts the keeper when the user's systemd starts: at boot, with linger."""
+    unit = [
+        *("[Unit]", f"Description=Slipstream balances the fleet {folder.parent.name}"),
+        *("[Service]", f"ExecStart={' '.join(quote(word).replace('$', '$$') for word in command)}"),
+        *("Restart=on-failure", "RestartSec=5", "[Install]", "WantedBy=default.target", ""),
+    ]
+    if not (files := _list_unit_files(folder)):
+        return
+    file, link = files
+    link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_atomically(file, "\n".join(unit).encode(), mode=0o600)
+    with suppress(FileExistsError):
+        link.symlink_to(file)
+    with suppress(OSError, subprocess.TimeoutExpired):
+        linger = ["loginctl", "enable-linger"]
+        subprocess.run(linger, capture_output=True, check=False, timeout=ANSWER_SECONDS)
+
+
+def _starts_at_boot(folder: Path) -> bool | None:
+    files = _list_unit_files(folder)
+    if not files or not Path("/run/systemd/system").is_dir():
+        return None
+    return files[1].exists() and (_LINGER / getpass.getuser()).exists()
+
+
+def _list_unit_files(folder: Path) -> list[Path]:
+    """Return a unit's file and the link that enables it; none for a folder that is no fleet's."""
+    if folder.parent.parent != Path.home() / find_folder("x").rpartition("/")[0]:
+        return []
+    units = Path.home() / ".config/systemd/user"
+    name = f"slipstream-balancer-{folder.parent.name}.service"
+    return [units / name, units / "default.target.wants" / name]
 
 
 def find_keeper(folder: Path) -> int | None:

@@ -20,11 +20,12 @@ from slipstream.fleet.balancer.control import (
 )
 from slipstream.fleet.balancer.haproxy import CONFIGURATION, render_balancer
 from slipstream.fleet.machines.commands import Machines
-from slipstream.fleet.plan import FleetPlan
+from slipstream.fleet.plan import BalancerPlan, FleetPlan
 from slipstream.fleet.record import Balancer, Fleet, Name
 from slipstream.records import Record
 
 FOLDER = "balancer"
+_DEPLOYED = f"{FOLDER}/plan.json"
 # A stop waits for requests for ten seconds.
 WITHIN_SECONDS = 90.0
 Action = Literal["start", "reload", "stop", "state", "open", "close", "keys"]
@@ -60,6 +61,13 @@ def deploy_balancer(plan: FleetPlan, far: Machines) -> None:
         content = render_balancer(plan.balancer).encode()
         far.send(plan.balancer.machine, content, f"{FOLDER}/{CONFIGURATION}")
         ask_balancer(far, "start")
+        far.send(plan.balancer.machine, plan.balancer.to_json().encode(), _DEPLOYED)
+
+
+def read_deployed(far: Machines) -> BalancerPlan | None:
+    """Read the plan with which the load balancer was started last."""
+    machine = require_balancer(far.fleet).machine
+    return far.read_record(machine, _DEPLOYED, BalancerPlan, hint="slipstream fleet up")
 
 
 def ask_balancer(

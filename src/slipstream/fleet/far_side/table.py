@@ -78,6 +78,6 @@ def answer(name: str, content: bytes, here: Here) -> Record | None:
     except ValidationError as fault:
         raise UsageError(
             f"not a {name}: {'; '.join(describe_faults(fault)[:3])}",
-            hint="slipstream fleet probe, which compares versions",
+            hint="to compare versions: slipstream fleet probe",
         ) from fault
     return TABLE[kind](request, here)

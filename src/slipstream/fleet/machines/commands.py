@@ -37,7 +37,7 @@ class Answer:
 
     @property
     def document(self) -> bytes:
-        """Return its output from the line on that begins a JSON document: logins print first."""
+        """Return its JSON document, empty if it printed none: logins print something first."""
         return _skip_chatter(self.stdout)
 
     @property
@@ -79,8 +79,8 @@ class Transport(Protocol):
 
 
 def _skip_chatter(output: bytes) -> bytes:
-    chatter = re.match(rb"(?:[^{\n][^\n]*\n|\n)*", output)
-    return output[chatter.end() if chatter else 0 :]
+    document = re.search(rb"^\{", output, re.M)
+    return output[document.start() :] if document else b""
 
 
 def escape(text: str, most: int = 300) -> str:
@@ -108,8 +108,8 @@ def ask_all(
 
 
 VENV = ".local/share/slipstream/fleet/venv"
-INSTALL_HINT = "slipstream fleet probe --install; or set python in its table of the fleet's file"
-VERSION_HINT = "slipstream fleet probe, which compares versions"
+INSTALL_HINT = "set python in its table of the fleet's file, or slipstream fleet probe --install"
+VERSION_HINT = "to compare versions: slipstream fleet probe"
 NOT_FOUND = (126, 127)
 MOST_RECORD_BYTES = 4 << 20
 READ_SECONDS = 30.0
@@ -160,7 +160,9 @@ class Machines:
         hint: str = VERSION_HINT,
     ) -> AnyRecord:
         """Have a machine carry out a request of `far_side`, and return what it answers."""
-        words, stdin = name_request(request), request.model_dump_json().encode()
+        # A machine whose version is one behind does not know what is new, nor needs it by default.
+        stdin = request.model_dump_json(exclude_defaults=True).encode()
+        words = name_request(request)
         answer = self.call(machine, words, stdin=stdin, timeout=timeout, variables=variables)
         if answer.code:
             raise fault(f"{machine}: {answer.complaint}", hint=hint)

@@ -4,6 +4,7 @@ Connections are shared (ControlMaster) through sockets in a folder of this proce
 closed with the transport.
 """
 
+import hashlib
 import os
 import shlex
 import shutil
@@ -11,18 +12,20 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from slipstream.errors import MissingPartError, UnreachableError
+from slipstream.errors import MissingPartError, SlowError, UnreachableError
 from slipstream.fleet.machines.commands import Answer, Machines, Stream, Words, ask_all
 from slipstream.fleet.record import Fleet
 
 MOST_BYTES = 32 << 20
 CONNECT_SECONDS = 10
+_SSH_FAILED = 255
+_END_SECONDS = 5
 _OPTIONS = {
     "BatchMode": "yes",
     "StrictHostKeyChecking": "yes",
@@ -52,10 +55,10 @@ _CAUSES = (
     ("timed out", "it does not answer", "ping {host}"),
     ("No route to host", "there is no way to it", "ping {host}"),
 )
-# The length is compared: the end of a connection looks like the end of a file.
+# The hash is compared: the end of a connection looks like the end of a file.
 _WRITE = (
     'set -e; umask 077; mkdir -p "$(dirname "$1")"; p="$1.partial-$$"; trap \'rm -f "$p"\' EXIT; '
-    'cat > "$p"; [ "$(wc -c < "$p")" -eq "$2" ]; mv "$p" "$1"'
+    'cat > "$p"; [ "$(sha256sum < "$p" | cut -c-64)" = "$2" ]; mv "$p" "$1"'
 )
 
 
@@ -78,7 +81,7 @@ class OpenSsh:
     def send(self, machine: str, local: Path | bytes, remote: str) -> None:
         """Put a file there in one step, readable by its user alone."""
         content = local if isinstance(local, bytes) else local.read_bytes()
-        argv = ["sh", "-c", _WRITE, "sh", remote, str(len(content))]
+        argv = ["sh", "-c", _WRITE, "sh", remote, hashlib.sha256(content).hexdigest()]
         answer = self.run(machine, argv, stdin=content, timeout=60 + len(content) / 1e6)
         if answer.code:
             raise UnreachableError(
@@ -87,9 +90,9 @@ class OpenSsh:
             )
 
     def start(self, machine: str, argv: Words, *, stdin: bytes | None = None) -> Stream:
-        process = self._begin(machine, argv, stdin, stderr=subprocess.DEVNULL)
+        process = self._begin(machine, argv, stdin)
         _feed(process, stdin)
-        return SshStream(process)
+        return SshStream(process, lambda answer: self._explain(machine, answer))
 
     def relay(
         self, source: str, giving: Words, machine: str, taking: Words, *, timeout: float
@@ -153,7 +156,7 @@ class OpenSsh:
         try:
             code = process.wait(timeout)
         except subprocess.TimeoutExpired as fault:
-            raise UnreachableError(
+            raise SlowError(
                 f"{machine}: no end of the command within {timeout:.0f} s",
                 hint=self.fleet.hint_ssh(machine, "uptime"),
             ) from fault
@@ -167,7 +170,7 @@ class OpenSsh:
                 hint=f"{self.fleet.hint_ssh(machine)}, and look at what it prints at a login",
             )
         answer = Answer(code, bytes(output), bytes(complaints))
-        if code == 255:
+        if code == _SSH_FAILED:
             raise self._explain(machine, answer)
         return answer
 
@@ -206,13 +209,25 @@ class OpenSsh:
 class SshStream:
     """A command on a machine whose lines are read as they come."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
-        self._process = process
+    def __init__(
+        self, process: "subprocess.Popen[bytes]", explain: Callable[[Answer], UnreachableError]
+    ) -> None:
+        self._process, self._explain, self._complaints = process, explain, bytearray()
+        self._listening = threading.Thread(
+            target=_keep, args=(process, process.stderr, self._complaints), daemon=True
+        )
+        self._listening.start()
 
     def lines(self) -> Iterator[bytes]:
+        """Yield its lines; a connection that broke is not the command's end."""
         assert self._process.stdout is not None
         while line := self._process.stdout.readline(1 << 16):
             yield line
+        # Who closes its output ends soon, or is ended.
+        with suppress(subprocess.TimeoutExpired):
+            if self._process.wait(_END_SECONDS) == _SSH_FAILED:
+                self._listening.join(_END_SECONDS)
+                raise self._explain(Answer(_SSH_FAILED, b"", bytes(self._complaints)))
 
     def close(self) -> int | None:
         code = self._process.poll()

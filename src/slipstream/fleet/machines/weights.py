@@ -22,8 +22,14 @@ from slipstream.units import show_bytes
 TRANSFER_SECONDS = 24 * 3600.0
 CHECK_SECONDS = 3600.0
 _SSH = ["ssh", "-oBatchMode=yes", "-oStrictHostKeyChecking=yes", "-oConnectTimeout=5", "--"]
-# Only the model: the sender must not leave other files in a folder that may be a home.
-_UNPACK = 'mkdir -p "$1" && tar -C "$1" -xf - -- "$2"'
+# Only the model: the sender must not leave other files in a folder that may be a home. What was cut
+# off replaces nothing; a cache may have other revisions, which stay.
+_UNPACK = (
+    'set -e; p="$1/.$2.partial-$$"; mkdir -p "$p"; trap \'rm -rf "$p"\' EXIT; '
+    'tar -C "$p" -xf - -- "$2"; '
+    'if [ -e "$1/$2" ]; then cp -al --remove-destination "$p/$2/." "$1/$2/"; '
+    'else mv "$p/$2" "$1/$2"; fi'
+)
 
 
 def list_models(plan: LaunchPlan) -> Iterator[ModelRequest]:
@@ -92,7 +98,7 @@ class _Spreading:
             timeout=timeout,
             variables=variables,
             fault=MissingPartError,
-            hint=f"slipstream models {self.model.model}, on {machine}",
+            hint=f"on {machine}: slipstream models {self.model.model}",
         )
 
     def _copy(self, source: str, held: HeldModel, machine: str) -> HeldModel:

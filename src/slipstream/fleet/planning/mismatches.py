@@ -1,12 +1,13 @@
 """What does not match between the machines of a fleet, each with what to type about it."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from slipstream import __version__
 from slipstream.checkpoints.pairing import Fault
-from slipstream.engines import vllm
+from slipstream.engines.vllm_tables import VERSION
 from slipstream.fleet.machines.commands import VENV, escape
 from slipstream.fleet.plan import Link, MachineView
 from slipstream.fleet.planning.topology import GroupNetwork, order_ring
@@ -39,7 +40,7 @@ def find_network_faults(
     members, where = fleet.groups[group].machines, f"group {group}"
     if network is None:
         what = f"no network has a measured link between every two of {', '.join(members)}"
-        hint = "slipstream fleet doctor; ip address, on each of them"
+        hint = "ip address, on each of them; then slipstream fleet doctor"
         yield _refuse("fleet-group-link", f"{where}: {what}", hint)
         return
     cables = [link for link in links if link.kind == "roce" and {link.a, link.b} <= {*members}]
@@ -52,12 +53,14 @@ def find_network_faults(
     slowest = network.slowest_gigabits
     if network.shape == "tcp" and slowest is not None and slowest < LEAST_GIGABITS:
         what = f"its slowest link carries {slowest:g} Gbit/s, and every layer of every step waits"
-        hint = "one machine per group, if the model fits; slipstream fleet probe shows the links"
+        hint = (
+            "one machine per group, if the model fits; to measure the links: slipstream fleet probe"
+        )
         yield _warn("fleet-slow-link", f"{where}: {what} for it", hint)
     size = len(members)
     if size & (size - 1):
         what = f"{size} machines; tensor parallel needs a number of heads that {size} divides"
-        hint = f"slipstream models {fleet.model.target}; groups of 2, 4 or 8 machines"
+        hint = f"groups of 2, 4 or 8 machines; its heads: slipstream models {fleet.model.target}"
         yield _warn("fleet-ranks", f"{where}: {what}", hint)
 
 
@@ -66,14 +69,24 @@ def _find_version_faults(fleet: Fleet, views: Mapping[str, MachineView]) -> Iter
     for name, view in views.items():
         if view.slipstream != __version__:
             what = f"{name} has slipstream {view.slipstream or 'unknown'}, and this is"
-            hint = "slipstream fleet probe --install"
-            yield _refuse("fleet-slipstream", f"{what} {__version__}", hint)
+            hint = "slipstream fleet roll --install"
+            if is_one_apart(view.slipstream or "", __version__):
+                yield _warn("fleet-slipstream", f"{what} {__version__}", hint)
+            else:
+                yield _refuse("fleet-slipstream", f"{what} {__version__}", hint)
         if view.engine is None and name in served:
             python = fleet.machines[name].python or f"{VENV}/bin/python"
-            hint = fleet.hint_ssh(name, python, "-m pip install", f"vllm=={vllm.VERSION}")
+            hint = fleet.hint_ssh(name, python, "-m pip install", f"vllm=={VERSION}")
             yield _refuse("fleet-engine", f"{name} has no engine", hint)
     engines = {name: view.engine for name, view in served.items()}
     yield from _compare("engine", engines, code="fleet-engine-version", verdict="warn")
+
+
+def is_one_apart(left: str, right: str) -> bool:
+    """Say whether two versions go together while a fleet is upgraded: at most one minor apart."""
+    numbers = [[int(one) for one in re.findall(r"[0-9]+", text)[:2]] for text in (left, right)]
+    ours, theirs = numbers
+    return len(ours) == len(theirs) == 2 and ours[0] == theirs[0] and abs(ours[1] - theirs[1]) <= 1
 
 
 def _find_group_faults(
@@ -98,7 +111,7 @@ def _find_group_faults(
 def _find_weight_faults(fleet: Fleet, views: Mapping[str, MachineView]) -> Iterator[Fault]:
     for model in filter(None, (fleet.model.target, fleet.model.drafter)):
         hashes = {name: (view.weights or {}).get(model, "")[:12] for name, view in views.items()}
-        hint = f"slipstream models {model}, then remove the wrong copy"
+        hint = f"remove the wrong copy; to compare: slipstream models {model}"
         yield from _compare(f"weights of {model}, sha256", hashes, code="fleet-weights", hint=hint)
 
 

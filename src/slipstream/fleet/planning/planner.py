@@ -9,7 +9,6 @@ from itertools import chain
 
 from slipstream.checkpoints.pairing import Fault
 from slipstream.fleet.plan import (
-    Backend,
     BalancerPlan,
     FleetPlan,
     FleetProbe,
@@ -17,6 +16,7 @@ from slipstream.fleet.plan import (
     MachineView,
     PortRule,
     RankPlan,
+    list_backends,
 )
 from slipstream.fleet.planning.mismatches import find_mismatches, find_network_faults
 from slipstream.fleet.planning.topology import (
@@ -177,17 +177,7 @@ def _plan_balancer(
         address=view.address if view else None,
         port=fleet.balancer.port,
         policy=fleet.balancer.policy,
-        groups=tuple(
-            Backend(
-                group=group.name,
-                machine=group.ranks[0].machine,
-                address=group.address,
-                port=group.port,
-                speculation=group.speculation,
-            )
-            for group in groups
-            if group.address is not None
-        ),
+        groups=list_backends(groups),
     )
 
 
@@ -206,7 +196,9 @@ def _collect_faults(group: GroupPlan) -> list[Fault]:
 def _find_key_faults(fleet: Fleet) -> list[Fault]:
     if fleet.keys is not None:
         return []
-    hint = 'slipstream keys new --name NAME, then [keys] file = "keys.json" in the fleet\'s file'
+    hint = (
+        '[keys] file = "keys.json" in the fleet\'s file; for a key: slipstream keys new --name NAME'
+    )
     if fleet.balancer is not None:
         what = "the load balancer is to reach groups on other machines, and no keys are named"
         return [Fault(code="fleet-keys", verdict="refuse", message=what, hint=hint)]

@@ -1,16 +1,23 @@
 """A rollout carried out: each step on the machines, its record kept on the fleet's first one."""
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
-from slipstream.errors import EngineError, InvalidInputError, SlipstreamError, UnreachableError
-from slipstream.fleet.balancer.deploying import ask_balancer
+from slipstream.errors import (
+    EngineError,
+    InvalidInputError,
+    SlipstreamError,
+    SlowError,
+    UnreachableError,
+)
+from slipstream.fleet.balancer.deploying import ask_balancer, deploy_balancer, read_deployed
 from slipstream.fleet.far_side.judging import JudgeRun, RunVerdict
 from slipstream.fleet.machines.commands import Machines, Show, escape, read_answer
-from slipstream.fleet.plan import FleetPlan
+from slipstream.fleet.machines.lease import LeaseLostError
+from slipstream.fleet.plan import FleetPlan, list_backends
 from slipstream.fleet.record import Fleet
 from slipstream.fleet.rolling.rollout import (
     Action,
@@ -21,8 +28,8 @@ from slipstream.fleet.rolling.rollout import (
     find_next,
     succeed,
 )
-from slipstream.fleet.running.starting import FLEET_PLAN_NAME, start_groups, stop_groups
-from slipstream.fleet.running.status import read_fleet_status, read_run
+from slipstream.fleet.running.starting import start_groups, stop_groups
+from slipstream.fleet.running.status import read_fleet_status, read_run, read_served_groups
 from slipstream.measuring.verifying.served_check import ServedCheck
 from slipstream.serving.run_status import RunStatus
 from slipstream.serving.swaps import Swap
@@ -56,22 +63,20 @@ def carry_out(
     performer: Performer,
     *,
     save: Callable[[Rollout], None],
-    check: Callable[[], None],
     wait: Callable[[float], None] = time.sleep,
 ) -> Rollout:
     """Go on until the rollout is over; a machine that cannot be reached leaves it as it stands.
 
-    `check` raises if the fleet is not ours to change any more: that is no reason to roll back.
+    So does a lost lease. A step that takes too long has failed.
     """
     while (action := find_next(rollout)) is not None:
-        check()
         save(rollout)
         began = time.monotonic()
         try:
             said = _try(performer, action, wait)
-        except UnreachableError:
-            raise
         except SlipstreamError as fault:
+            if isinstance(fault, UnreachableError) and not isinstance(fault, SlowError):
+                raise
             rollout = fail(rollout, action, fault.message, datetime.now(UTC))
         else:
             seconds = time.monotonic() - began
@@ -84,6 +89,8 @@ def _try(performer: Performer, action: Action, wait: Callable[[float], None]) ->
     for _ in range(TRIES - 1):
         try:
             return performer.perform(action)
+        except (LeaseLostError, SlowError):
+            raise
         except UnreachableError:
             wait(TRY_AGAIN_SECONDS)
     return performer.perform(action)
@@ -98,6 +105,8 @@ class FleetPerformer:
     plans: dict[Version, FleetPlan]
     show: Show
     drain_seconds: float = DRAIN_SECONDS
+    # What groups were started with since the record was read.
+    _started: dict[str, Version] = field(default_factory=dict)
 
     def perform(self, action: Action) -> str | None:
         group, step = action.group, action.step
@@ -122,7 +131,7 @@ class FleetPerformer:
         if not any(one.state == "open" for one in states if one.group != group):
             raise InvalidInputError(
                 f"no other group takes requests while {group} is closed",
-                hint="slipstream fleet status; to interrupt the service: fleet stop, then fleet up",
+                hint="`fleet stop` and `fleet up` interrupt the service; slipstream fleet status",
             )
         ask_balancer(self.far, "close", group)
 
@@ -143,6 +152,7 @@ class FleetPerformer:
     def _start(self, group: str, version: Version) -> None:
         # What another control machine began to start has perhaps the other plan.
         self._stop(group)
+        self._started[group] = version
         _raise_first(start_groups(self.plans[version], [group], self.far, self.show))
 
     def _verify(self, group: str) -> str | None:
@@ -153,7 +163,7 @@ class FleetPerformer:
         head, run = self._find_head(group), self._read_run(group)
         words = ["verify", run.folder, "--json"]
         answer = self.far.call(head, words, timeout=VERIFY_SECONDS)
-        if not answer.stdout:
+        if not answer.document:
             raise EngineError(
                 f"{head} could not be verified: {answer.complaint}",
                 hint=self.far.fleet.hint_ssh(head, "slipstream verify", run.folder),
@@ -164,6 +174,7 @@ class FleetPerformer:
         return check.sentence
 
     def _open(self, group: str) -> None:
+        self._place_groups()
         ask_balancer(self.far, "open", group)
         deadline = time.monotonic() + OPEN_WITHIN_SECONDS
         while time.monotonic() < deadline:
@@ -172,8 +183,17 @@ class FleetPerformer:
                 return
             time.sleep(_LOOK_EVERY_SECONDS)
         raise EngineError(
-            f"the load balancer does not reach {group}", hint="slipstream fleet doctor; fleet init"
+            f"the load balancer does not reach {group}",
+            hint="fleet init writes certificates; to check: slipstream fleet doctor",
         )
+
+    def _place_groups(self) -> None:
+        """Have the load balancer look for every group where it is by now, if any of them moves."""
+        old, new = self.plans["old"], self.plans["new"]
+        if list_backends(old.groups) != list_backends(new.groups):
+            versions = {one.group: one.version for one in self.rollout.groups} | self._started
+            moved = [one for one in new.groups if versions.get(one.name) == "new"]
+            deploy_balancer(old.replace_groups({one.name: one for one in moved}), self.far)
 
     def _swap(self, group: str) -> None:
         """Have a group's machine load the drafter; of a canary it holds the trial by itself."""
@@ -202,7 +222,7 @@ class FleetPerformer:
         head = self._find_head(group)
         command = ["swap", run.id, *words, "--json"]
         answer = self.far.call(head, command, timeout=SWAP_SECONDS)
-        if not answer.stdout:
+        if not answer.document:
             raise EngineError(f"{group}: {answer.complaint}", hint=f"slipstream fleet logs {group}")
         return read_answer(head, answer, Swap)
 
@@ -215,6 +235,8 @@ class FleetPerformer:
             for group in left:
                 try:
                     said[group] = judge(group, limit) or ""
+                except LeaseLostError:
+                    raise
                 except UnreachableError:  # Its trial goes on without us.
                     if time.monotonic() > deadline:
                         raise
@@ -269,6 +291,17 @@ def list_swapping_groups(fleet: Fleet) -> tuple[str, ...]:
     return tuple(drafting)
 
 
+def leave_out_serving(far: Machines, groups: Sequence[str], drafter: str) -> tuple[str, ...]:
+    """Return the groups that do not have a drafter yet: from the others it is never taken back."""
+    runs = {name: read_run(far, far.fleet.groups[name].machines[0]) for name in groups}
+    left = tuple(name for name, run in runs.items() if run is None or not serves(run, drafter))
+    if not left:
+        raise InvalidInputError(
+            f"{', '.join(groups)}: {drafter} drafts already", hint="slipstream fleet status"
+        )
+    return left
+
+
 def serves(run: RunStatus, drafter: str) -> bool:
     """Say whether a drafter that was swapped in is the one that drafts; commits are left out."""
     return bool(run.drafters) and run.drafters[-1].name.partition("@")[0] == drafter
@@ -294,9 +327,20 @@ def read_plans(far: Machines) -> dict[Version, FleetPlan]:
     return {version: _read_plan(far, name, _ANOTHER) for version, name in _PLANS.items()}
 
 
-def read_served_plan(far: Machines) -> FleetPlan:
-    """Read the plan that was started last, from the fleet's first machine."""
-    return _read_plan(far, FLEET_PLAN_NAME, "slipstream fleet up")
+def read_served_plan(far: Machines, planned: FleetPlan, names: Sequence[str]) -> FleetPlan:
+    """Return a plan with every group as its own runs have it; those that are named have to run."""
+    status = read_fleet_status(far, datetime.now(UTC))
+    served = read_served_groups(far, status, far.fleet.groups)
+    if idle := [name for name in names if name not in served]:
+        raise InvalidInputError(
+            f"{', '.join(idle)}: there is nothing to roll back to, for it does not run",
+            hint=f"slipstream fleet up {' '.join(idle)}",
+        )
+    plan, deployed = planned.replace_groups(served), read_deployed(far)
+    if deployed is not None:
+        settings = deployed.model_copy(update={"groups": plan.balancer and plan.balancer.groups})
+        plan = plan.model_copy(update={"balancer": settings})
+    return plan
 
 
 def _read_plan(far: Machines, name: str, hint: str) -> FleetPlan:

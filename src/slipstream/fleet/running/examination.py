@@ -15,7 +15,7 @@ from slipstream.fleet.far_side.connections import (
 )
 from slipstream.fleet.machines.commands import Machines, ask_all, escape, read_answer
 from slipstream.fleet.plan import FleetPlan, PortRule
-from slipstream.fleet.running.status import FleetStatus
+from slipstream.fleet.running.status import RENEW_BEFORE, FleetStatus
 from slipstream.records import Record
 from slipstream.serving.support.checks import Check, Verdict
 from slipstream.serving.support.examination import Examination
@@ -44,6 +44,7 @@ def examine_fleet(plan: FleetPlan, status: FleetStatus, far: Machines) -> FleetE
         *(_describe_fault(fault) for fault in plan.faults),
         *_examine_machines(plan, far),
         *_list_run_checks(status),
+        *_list_certificate_checks(status),
         *_check_ports(plan, far),
         *_check_balancer(plan, far),
     ]
@@ -96,6 +97,17 @@ def _list_run_checks(status: FleetStatus) -> Iterator[MachineCheck]:
             yield _find(one.machine, "run", f"{one.run.state}: {said}", hint)
 
 
+def _list_certificate_checks(status: FleetStatus) -> Iterator[MachineCheck]:
+    for one in status.machines:
+        if (ends := one.certificate_ends) is None:
+            continue
+        left, hint = ends - status.at, "slipstream fleet up, where the fleet's authority is"
+        what = f"its certificate ends on {ends:%Y-%m-%d}, in {left.days} days"
+        soon: Verdict = "fault" if left.total_seconds() <= 0 else "warning"
+        found = _find(one.machine, "certificate", what, hint, soon)
+        yield found if left < RENEW_BEFORE else _find(one.machine, "certificate", what)
+
+
 def _check_balancer(plan: FleetPlan, far: Machines) -> Iterator[MachineCheck]:
     """Look for a load balancer that does not answer, and for groups that it was left closed to."""
     if plan.balancer is None:
@@ -107,6 +119,11 @@ def _check_balancer(plan: FleetPlan, far: Machines) -> Iterator[MachineCheck]:
         yield _find(machine, subject, fault.message, fault.hint)
         return
     yield _find(machine, subject, "it answers")
+    if state.starts_at_boot is False:
+        hint = far.fleet.hint_ssh(
+            machine, "sudo loginctl enable-linger '$USER'; slipstream fleet up"
+        )
+        yield _find(machine, subject, "nobody starts it after a reboot", hint, "warning")
     for group in (one.group for one in state.groups if one.state == "closed"):
         what = f"it sends {group} no requests: a rollout was left, or goes on"
         yield _find(machine, subject, what, "slipstream fleet roll --resume")

@@ -4,6 +4,7 @@ Each machine serves under its own supervisor, and the ranks of a group watch eac
 run, nothing here is needed any more.
 """
 
+import hashlib
 import queue
 import secrets
 import threading
@@ -13,16 +14,17 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from slipstream.errors import EngineError, InvalidInputError, SlipstreamError
+from slipstream.errors import EngineError, InvalidInputError, SlipstreamError, UnreachableError
 from slipstream.fleet.machines.commands import Machines, Show, Stream, ask_all, escape
 from slipstream.fleet.plan import FleetPlan, GroupPlan
-from slipstream.fleet.record import PLAN_NAME
+from slipstream.fleet.record import PLANS
 from slipstream.fleet.running.status import FleetStatus
+from slipstream.planning.plan import LaunchPlan
+from slipstream.planning.powers import list_powers
 from slipstream.serving.access.keys import read_keys
 from slipstream.serving.run import Event
 
 KEYS_NAME = "keys.json"
-FLEET_PLAN_NAME = "fleet-plan.json"
 STOP_SECONDS = 300
 SECRET_BYTES = 32
 
@@ -30,16 +32,20 @@ SECRET_BYTES = 32
 def list_files(
     plan: FleetPlan, machine: str, group_secrets: Mapping[str, bytes]
 ) -> dict[str, bytes]:
-    """Return what a machine keeps of the fleet: enough that any of them could go on with it."""
-    files = {FLEET_PLAN_NAME: plan.to_json().encode()}
+    """Return what a machine needs to serve its part of the fleet."""
+    files = dict[str, bytes]()
     if (rank := plan.find_rank(machine)) is not None:
-        files[PLAN_NAME] = rank.plan.to_json().encode()
+        files[name_plan(rank.plan)] = rank.plan.to_json().encode()
         if plan.fleet.keys is not None:
             files[KEYS_NAME] = render_keys(plan.fleet.keys.file)
     group = plan.fleet.find_group(machine) or ""
     if group in group_secrets:
         files[f"group-{group}.key"] = group_secrets[group]
     return files
+
+
+def name_plan(plan: LaunchPlan) -> str:
+    return f"{PLANS}/{hashlib.sha256(plan.to_json().encode()).hexdigest()[:16]}.json"
 
 
 def start_groups(
@@ -64,18 +70,22 @@ def start_groups(
     lacking = {far.fleet.find_group(machine) for machine in faults}
     able = [rank.machine for group in groups if group.name not in lacking for rank in group.ranks]
     # All of them at a time: a rank that waits for its turn keeps its group waiting.
-    served = ask_all(able, lambda machine: _serve(far, machine, show), at_once=len(able))
+    served = ask_all(able, lambda machine: _serve(far, plan, machine, show), at_once=len(able))
     return faults | _find_faults(served)
 
 
 def stop_groups(
     far: Machines, names: Iterable[str], status: FleetStatus, *, now: bool, show: Show
 ) -> dict[str, SlipstreamError]:
-    """Stop groups: the rank that answers drains first, the others of its group follow."""
+    """Stop groups: the rank that answers drains first, then the others of its group follow."""
     chosen = [group for name, group in far.fleet.groups.items() if name in {*names}]
 
     def stop(machine: str) -> None:
-        run = status.find_machine(machine).run
+        found = status.find_machine(machine)
+        if found.fault is not None:
+            hint = found.hint or "slipstream fleet doctor"
+            raise UnreachableError(f"{machine} may still run: {found.fault}", hint=hint)
+        run = found.run
         if run is None or run.state in ("stopped", "failed"):
             return
         show(machine, "stopping", run.id)
@@ -90,7 +100,9 @@ def stop_groups(
         show(machine, "stopped", escape(run.id))
 
     faults = _find_faults(ask_all([group.machines[0] for group in chosen], stop))
-    followers = [machine for group in chosen for machine in group.machines[1:]]
+    # One that may still answer keeps its followers.
+    ended = [group for group in chosen if group.machines[0] not in faults]
+    followers = [machine for group in ended for machine in group.machines[1:]]
     return faults | _find_faults(ask_all(followers, stop))
 
 
@@ -110,11 +122,14 @@ def require_startable(plan: FleetPlan, names: Iterable[str]) -> tuple[GroupPlan,
     return tuple(found[name] for name in names)
 
 
-def _serve(far: Machines, machine: str, show: Show) -> None:
+def _serve(far: Machines, plan: FleetPlan, machine: str, show: Show) -> None:
     """Have a machine serve its plan, and follow it until it is ready."""
-    fleet = far.fleet
+    fleet, rank = far.fleet, plan.find_rank(machine)
+    assert rank is not None
     keys = [f"SLIPSTREAM_KEYS=~/{fleet.folder}/{KEYS_NAME}"] if fleet.keys else []
-    words = ["serve", f"{fleet.folder}/{PLAN_NAME}", "--detach", "--json"]
+    words = ["serve", f"{fleet.folder}/{name_plan(rank.plan)}", "--detach", "--json"]
+    powers = list_powers(rank.plan, None)
+    words += ["--allow", *(one.removeprefix("--") for one in powers)] if powers else []
     # Of a machine that answers requests, only the load balancer may ask.
     heads = {group.machines[0] for group in fleet.groups.values()}
     words += ["--tls", f"{fleet.folder}/tls"] if fleet.balancer and machine in heads else []
@@ -193,5 +208,7 @@ def _read(machine: str, stream: Stream, lines: "queue.Queue[_Line]") -> None:
             lines.put((machine, escape(text, LONGEST_LINE)))
     except ValueError:  # It was closed meanwhile.
         pass
+    except SlipstreamError as fault:
+        lines.put((machine, fault.message))
     finally:
         lines.put(None)

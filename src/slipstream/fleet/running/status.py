@@ -1,21 +1,30 @@
 """What every machine and group does: `FleetStatus` is the state of their runs, `FleetView` figures.
 
-A machine's run is the newest that was started from this fleet's plan there.
+A machine's run is the newest that was started from a plan of this fleet there. What a group serves
+is read from its own runs: what was sent to it, or is in the fleet's file, it may not serve.
 """
 
+from collections.abc import Iterable
+from datetime import timedelta
+from pathlib import Path
 from typing import Literal
 
 from pydantic import AwareDatetime
 
-from slipstream.errors import SlipstreamError
+from slipstream.errors import InvalidInputError, SlipstreamError, UnreachableError
 from slipstream.fleet.machines.commands import Machines, ask_all, read_answer
-from slipstream.fleet.record import Fleet, is_of_fleet
+from slipstream.fleet.plan import FleetPlan, GroupPlan, RankPlan
+from slipstream.fleet.record import Fleet, find_plan_name, is_of_fleet
+from slipstream.planning.plan import LaunchPlan, diff_plans
 from slipstream.records import Record
 from slipstream.serving.live_view import LiveView
+from slipstream.serving.plugin_settings import with_drafter
 from slipstream.serving.run_status import RunStatus, StatusList
 from slipstream.steering.drafts import Drafts
 
 STATUS_SECONDS = 30
+# Certificates that end so soon are renewed by `init`, `up` and `roll`.
+RENEW_BEFORE = timedelta(days=60)
 VIEW_SECONDS = 30
 GroupState = Literal["ready", "starting", "ending", "failed", "down", "unknown"]
 _RISING = ("planned", "downloading", "starting", "warming")
@@ -31,12 +40,15 @@ class MachineStatus(Record):
     run: RunStatus | None = None
     fault: str | None = None
     hint: str | None = None
+    certificate_ends: AwareDatetime | None = None
 
 
 class GroupStatus(Record):
     name: str
     state: GroupState
     url: str | None
+    # How what it serves differs from what the fleet's file asks for, if that was compared.
+    changed: tuple[str, ...] = ()
 
 
 class FleetStatus(Record):
@@ -99,6 +111,73 @@ def read_run(far: Machines, machine: str) -> RunStatus | None:
     listed = read_answer(machine, answer, StatusList)
     own = [run for run in listed.runs if is_of_fleet(far.fleet.folder, run.plan_file)]
     return max(own, key=lambda run: run.began_at, default=None)
+
+
+def read_served_groups(
+    far: Machines, status: FleetStatus, names: Iterable[str]
+) -> dict[str, GroupPlan]:
+    """Return those of these groups that were not stopped, each with the plans of its own runs."""
+    found = dict[str, GroupPlan]()
+    for name in names:
+        machines = far.fleet.groups[name].machines
+        members = [status.find_machine(machine) for machine in machines]
+        for one in members:
+            if one.fault is not None:
+                hint = one.hint or "slipstream fleet doctor"
+                raise UnreachableError(f"what {name} serves is not known: {one.fault}", hint=hint)
+        ranks = tuple(
+            RankPlan(machine=one.machine, rank=rank, plan=_read_plan(far, one.machine, one.run))
+            for rank, one in enumerate(members)
+            if one.run is not None and one.run.state != "stopped"
+        )
+        if [one.machine for one in ranks] == [*machines]:
+            settings = ranks[0].plan.settings
+            found[name] = GroupPlan(
+                name=name,
+                ranks=ranks,
+                address=settings.host.value if settings.host else None,
+                port=settings.port.value if settings.port else far.fleet.groups[name].port,
+            )
+    return found
+
+
+def _read_plan(far: Machines, machine: str, run: RunStatus) -> LaunchPlan:
+    """Read the plan that a run was started from, with the drafter that it has by now.
+
+    One that is still on trial is left out, as in the run's own next start.
+    """
+    name = find_plan_name(far.fleet.folder, run.plan_file) or ""
+    hint = f"slipstream fleet stop {far.fleet.find_group(machine)}, then fleet up"
+    plan = far.read_record(machine, name, LaunchPlan, hint=hint)
+    if plan is None:
+        raise InvalidInputError(f"{machine} has no {name}, which {run.id} serves", hint=hint)
+    drafter = run.drafters[-1] if run.drafters else None
+    if run.trial is not None and run.trial.state == "running":
+        drafter = run.trial.before
+    if drafter is None or plan.speculation is None:
+        return plan
+    return with_drafter(plan, drafter.folder, f"{drafter.name} drafted before")
+
+
+def compare_groups(
+    status: FleetStatus, plan: FleetPlan, served: dict[str, GroupPlan]
+) -> FleetStatus:
+    """Return the status with what groups serve otherwise than planned."""
+
+    def compare(group: GroupStatus) -> GroupStatus:
+        planned, found = plan.find_group(group.name), served.get(group.name)
+        if planned is None or found is None:
+            return group
+        run, ours = status.find_machine(found.ranks[0].machine).run, found.ranks[0].plan
+        if run is not None and run.drafters and ours.speculation is not None:
+            # In the fleet's file a drafter has its name.
+            name = run.drafters[-1].name.partition("@")[0]
+            ours = with_drafter(ours, Path(name), "")
+        changes = diff_plans(ours, planned.ranks[0].plan)
+        changed = tuple(f"{one.flag} {one.left} -> {one.right}" for one in changes)
+        return group.model_copy(update={"changed": changed})
+
+    return status.model_copy(update={"groups": tuple(map(compare, status.groups))})
 
 
 def judge_group(name: str, members: list[MachineStatus]) -> GroupStatus:

@@ -79,7 +79,9 @@ class GateLimits(Record):
     head_seconds: PositiveFloat = 10
     body_bytes: PositiveInt = 2 * 2**20
     body_seconds: PositiveFloat = 20
-    containers: PositiveInt = 20_000
+    # Of JSON, texts as one each; tokens by their numbers do not count.
+    values: PositiveInt = 12_000
+    turns: PositiveInt = 2048
     depth: PositiveInt = 64
     n: PositiveInt = 8
     prompts: PositiveInt = 16
@@ -143,6 +145,7 @@ class KeyDefaults(KeyTerms):
     weight: PositiveFloat = 1
     priority: int = 0
     drafts: Literal["on", "off"] = "on"
+    learning: Literal["on", "off"] = "on"
 
 
 class GateRules(Record):

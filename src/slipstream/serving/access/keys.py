@@ -58,6 +58,8 @@ class KeyTerms(Record):
     weight: PositiveFloat | None = None
     priority: int | None = None
     drafts: Literal["on", "off"] | None = None
+    # Whether its text may be kept to train the drafter, where the server learns.
+    learning: Literal["on", "off"] | None = None
 
 
 class Key(KeyTerms):

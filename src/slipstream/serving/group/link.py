@@ -12,7 +12,8 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -31,7 +32,6 @@ from slipstream.serving.supervision.causes.ladder import Rung
 BEAT_EVERY_SECONDS = 0.5
 # A link that flaps for less costs a stalled request; a restart of a large model costs minutes.
 SILENT_AFTER_SECONDS = 15.0
-MOST_SESSIONS = 256
 MOST_BYTES = 2048
 _DIGEST_BYTES = sha256().digest_size
 # So that a secret that serves elsewhere, too, signs nothing for here.
@@ -128,6 +128,15 @@ def read_secret(file: Path) -> bytes:
     return secret
 
 
+Keep = Callable[[str, Callable[[], Awaitable[None]], float], Coroutine[None, None, None]]
+
+
+async def _repeat(_: str, act: Callable[[], Awaitable[None]], every_seconds: float) -> None:
+    while True:
+        await asyncio.sleep(every_seconds)
+        await act()
+
+
 @dataclass(frozen=True, slots=True)
 class Heard:
     beat: Heartbeat
@@ -135,7 +144,10 @@ class Heard:
 
 
 class GroupLink(asyncio.DatagramProtocol):
-    """A supervisor's end of the link; `say` is asked at every beat what to send."""
+    """A supervisor's end of the link; `say` is asked at every beat what to send.
+
+    `keep` repeats the beat, whatever goes wrong with one (`Chronicle.keep_looking`).
+    """
 
     def __init__(
         self,
@@ -143,12 +155,15 @@ class GroupLink(asyncio.DatagramProtocol):
         secret: bytes,
         say: Callable[[], Order | Report],
         clock: Callable[[], float] = time.monotonic,
+        keep: Keep = _repeat,
     ) -> None:
+        self._keep = keep
         self.group, self._secret, self._say, self._clock = group, secret, say, clock
         self.session = secrets.token_hex(16)
         self._number = 0
         self._heard: dict[int, Heard] = {}
-        self._ended_sessions: dict[int, list[str]] = {}
+        # All of them, since one that is forgotten could be replayed: only members make any.
+        self._ended_sessions: defaultdict[int, set[str]] = defaultdict(set)
         self._transport: asyncio.DatagramTransport | None = None
         self._beating: asyncio.Task[None] | None = None
         # A head speaks with every rank; the others speak with the head only.
@@ -168,7 +183,9 @@ class GroupLink(asyncio.DatagramProtocol):
                 f"{fault.strerror or fault}",
                 hint="ip address; the group's plan has the addresses: slipstream fleet plan",
             ) from fault
-        self._beating = asyncio.create_task(self._beat())
+        self.send()
+        beating = self._keep("the other ranks hear nothing", self._beat, BEAT_EVERY_SECONDS)
+        self._beating = asyncio.create_task(beating)
 
     async def close(self) -> None:
         """Send the last word, and beat no more."""
@@ -204,13 +221,12 @@ class GroupLink(asyncio.DatagramProtocol):
         if beat.echo != self.session:
             self._send(beat.sender, beat.session)
             return
-        ended = self._ended_sessions.setdefault(beat.sender, [])
+        ended = self._ended_sessions[beat.sender]
         before = self._heard.get(beat.sender)
         if beat.session in ended:
             return
         if before is not None and before.beat.session != beat.session:
-            ended.append(before.beat.session)
-            del ended[:-MOST_SESSIONS]
+            ended.add(before.beat.session)
         elif before is not None and beat.number <= before.beat.number:
             return
         self._heard[beat.sender] = Heard(beat, self._clock())
@@ -224,9 +240,7 @@ class GroupLink(asyncio.DatagramProtocol):
         return isinstance(beat.body, wanted) and addr[0] == member.address
 
     async def _beat(self) -> None:
-        while True:
-            self.send()
-            await asyncio.sleep(BEAT_EVERY_SECONDS)
+        self.send()
 
     def _send(self, rank: int, echo: str | None) -> None:
         if self._transport is None or self._transport.is_closing():

@@ -1,7 +1,9 @@
 """What `doctor` checks: the form of a result, and what others could read, write or reach."""
 
 import shlex
+import stat
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -18,7 +20,14 @@ from slipstream.serving.access.tls import Certificate
 from slipstream.serving.run import Run, RunFolder, is_alive
 from slipstream.serving.supervision.engine_session import list_session
 from slipstream.serving.support.advisories import Lookup
-from slipstream.user_folders import model_cache, slipstream_cache
+from slipstream.user_folders import (
+    compile_cache,
+    config_folder,
+    find_local,
+    model_cache,
+    recipe_overlay,
+    slipstream_cache,
+)
 
 Verdict = Literal["ok", "warning", "fault"]
 
@@ -69,6 +78,9 @@ class Site:
     lookup: Lookup | None = None
     load: OtherLoad | None = None
     proc: Path = Path("/proc")
+    # Of the interpreter and the fleet: what others must not write to, and what they must not read.
+    trusted: tuple[Path, ...] = ()
+    private: tuple[Path, ...] = ()
 
 
 def check_modes(site: Site) -> Iterator[Check]:
@@ -77,9 +89,13 @@ def check_modes(site: Site) -> Iterator[Check]:
     yield from _check_mode(keys, 0o077, 600, site.user)
     for folder in (site.runs_root, *(folder.path for folder, _ in site.runs)):
         yield from _check_mode(folder, 0o077, 700, site.user)
-    for folder in _list_caches(site.environment):
+    keys_of_tls, certificates = _list_tls(site)
+    for path in {*site.private, *keys_of_tls}:
+        yield from _check_mode(path, 0o077, 700 if path.is_dir() else 600, site.user)
+    executed = (*_list_caches(site.environment), *_list_weights(site), *certificates)
+    for path in dict.fromkeys((*executed, *_list_obeyed(site))):
         # What is compiled is kept as pickles: whoever writes there runs code in the engine.
-        yield from _check_mode(folder, 0o022, 700, site.user)
+        yield from _check_mode(path, 0o022, 700 if path.is_dir() else 600, site.user)
     try:
         read_keys(keys)
     except InvalidInputError as found:
@@ -106,7 +122,51 @@ def _list_caches(environment: Mapping[str, str]) -> Iterator[Path]:
     yield slipstream_cache(environment)
     yield model_cache(environment)
     yield Path(environment.get("VLLM_CACHE_ROOT") or cache / "vllm")
+    yield compile_cache(environment)
     yield Path(environment.get("TRITON_CACHE_DIR") or home / ".triton" / "cache")
+    yield Path(environment.get("TORCH_EXTENSIONS_DIR") or cache / "torch_extensions")
+    yield Path(environment.get("FLASHINFER_WORKSPACE_BASE") or home) / ".cache" / "flashinfer"
+
+
+def _list_weights(site: Site) -> Iterator[Path]:
+    """List the folders of the models and drafters that runs serve: local ones, or in the cache."""
+    for _, run in site.runs:
+        for name in (run.plan.target, run.plan.drafter):
+            if name is None:
+                continue
+            if (local := find_local(name)).is_dir():
+                yield local
+                continue
+            cached = model_cache(site.environment) / f"models--{name.replace('/', '--')}"
+            yield from (cached, cached / "blobs", *cached.glob("snapshots/*"))
+
+
+def _list_tls(site: Site) -> tuple[set[Path], set[Path]]:
+    """List the TLS keys of runs, and the certificates that have none in them."""
+    keys, certificates = set[Path](), set[Path]()
+    for _, run in site.runs:
+        with suppress(InvalidInputError):  # It is reported with the certificates.
+            if (found := Certificate.of(run.plan)) is not None:
+                keys.add(found.key or found.file)
+                certificates.add(found.file)
+    return keys, certificates - keys
+
+
+def _list_obeyed(site: Site) -> set[Path]:
+    """List what a server follows or imports, and the folders that it is in."""
+    overlay = recipe_overlay(site.environment)
+    files = {config_folder(site.environment) / "config.toml", *overlay.glob("*.json")}
+    files |= {*site.trusted}
+    for folder, run in site.runs:
+        named = (folder.gate, folder.record, run.terms.gate_file, run.terms.plan_file)
+        files |= {path for path in named if path is not None}
+    folders = {path for file in files if (path := file.parent).is_dir() and not _is_sticky(path)}
+    return {overlay, *files, *folders}
+
+
+def _is_sticky(folder: Path) -> bool:
+    """Return whether others may write there, but not replace what they did not write."""
+    return bool(folder.stat().st_mode & stat.S_ISVTX)
 
 
 def check_listeners(site: Site) -> Iterator[Check]:
@@ -121,7 +181,7 @@ def check_listeners(site: Site) -> Iterator[Check]:
     for _, run in site.runs:
         if not run.terms.gated and run.engine and list_session(run.engine, site.proc):
             who = "programs of every user of this machine may ask it anything"
-            hint = f"slipstream stop {run.id}, then serve it without --no-gate"
+            hint = f"serve it without --no-gate, after slipstream stop {run.id}"
             yield warn("network", f"{run.id} runs without the gate: {who}", hint)
     for listener in list_open_listeners(pids, site.proc):
         yield from _judge_listener(listener, owners.get(listener.pid))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from slipstream.engines import vllm
+from slipstream.engines.vllm_tables import VERSION, VERSIONS
 from slipstream.hardware import Host, find_obstacle
 from slipstream.hardware.host import Disk
 from slipstream.hardware.surroundings import read_disk
@@ -18,7 +19,11 @@ from slipstream.serving.kept_logs import LogPlace
 from slipstream.serving.run import Run, RunFolder, is_alive
 from slipstream.serving.run_status import find_standing, read_latest
 from slipstream.serving.supervision.causes.diagnosis import Finding, diagnose_file
-from slipstream.serving.supervision.engine_process import name_end, read_reasons
+from slipstream.serving.supervision.engine_process import (
+    name_end,
+    names_error,
+    read_reasons,
+)
 from slipstream.serving.supervision.engine_session import list_session
 from slipstream.serving.supervision.watching.watchdog import (
     LEAST_AVAILABLE_BYTES,
@@ -63,7 +68,12 @@ class Diagnosis(Record):
 
     @property
     def is_fault(self) -> bool:
-        return any(finding.cause != "request" for finding in self.findings)
+        return any(finding.cause not in ("request", "slow") for finding in self.findings)
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether the log names an error that no signature knows."""
+        return not self.findings and any(map(names_error, self.last_words))
 
 
 class Examination(Record):
@@ -91,7 +101,7 @@ def examine(site: Site) -> Examination:
         *_or_fine(check_listeners(site), "network", UNREACHED),
         *check_certificates(site),
         *_or_fine(_check_stale(site), "runs", f"{len(site.runs)} {SUPERVISED}"),
-        *_check_drifts(site),
+        *_check_live(site),
         _check_newest(site, diagnosis),
     )
     return Examination(checks=checks, diagnosis=diagnosis)
@@ -101,7 +111,7 @@ def diagnose_log(
     log: Path, *, exit_code: int | None = None, healthy: LogPlace | None = None
 ) -> Diagnosis:
     """Diagnose a log file: its known failures, or how the engine ended and its last lines."""
-    findings = diagnose_file(log, exit_code=exit_code, healthy=healthy)
+    findings = diagnose_file(log, exit_code=exit_code, healthy=healthy, notices=True)
     ending = () if exit_code is None else (f"the engine {name_end(exit_code)}",)
     return Diagnosis(
         log=str(log),
@@ -145,13 +155,13 @@ def _check_machine(host: Host) -> Check:
 def _check_engine(host: Host) -> Check:
     """Compare the installed engine with the version that plans are made for."""
     engine = host.software.engine
-    version = engine.version if engine else vllm.VERSION
+    version = engine.version if engine else VERSION
     name = f"{engine.distribution} {version}" if engine else "vLLM"
     if (obstacle := vllm.find_engine_obstacle(host)) is not None:
         known = tuple(f"{one.id}: {one.danger}" for one in find_advisories(version))
         return fault("engine", obstacle.message, obstacle.hint, known)
-    if version_tuple(version)[:2] > version_tuple(vllm.VERSION)[:2]:
-        message = f"{name} is newer than {vllm.VERSION}, which plans are made for"
+    if version_tuple(version)[:2] > version_tuple(VERSIONS[-1])[:2]:
+        message = f"{name} is newer than {VERSIONS[-1]}, the last that plans are made for"
         return warn("engine", message, vllm.write_install(host))
     return fine("engine", f"{name}, no advisory in the list of {load_advisories().compiled}")
 
@@ -163,11 +173,11 @@ def _check_advisories(site: Site) -> Iterator[Check]:
         age = site.now.date() - compiled
         if age > OLD_AFTER:
             message = f"the list of advisories is {age.days} days old, of {compiled}"
-            hint = "slipstream doctor --advisories, and pip install --upgrade slipstream"
+            hint = "pip install --upgrade slipstream, then slipstream doctor --advisories"
             yield warn(subject, message, hint)
     elif lookup.failure is not None:
         message = f"lookup failed: nothing newer than {compiled} is known"
-        hint = "slipstream doctor --advisories, where https://api.osv.dev can be reached"
+        hint = "where https://api.osv.dev can be reached: slipstream doctor --advisories"
         yield warn(subject, message, hint, (lookup.failure,))
     elif lookup.advisories:
         packages = sorted({one.package for one in lookup.advisories})
@@ -258,12 +268,18 @@ def _check_stale(site: Site) -> Iterator[Check]:
         yield warn("runs", message, f"rm -r {hint}", tuple(path.name for path in over))
 
 
-def _check_drifts(site: Site) -> Iterator[Check]:
+def _check_live(site: Site) -> Iterator[Check]:
+    """Report what has become worse, and what is not as planned, in the runs that live."""
     for _, run in site.runs:
-        if run.drifts and is_alive(run.supervisor, site.proc):
-            hint = f"slipstream logs --events {run.id}, and docs/steering.md"
+        if not is_alive(run.supervisor, site.proc):
+            continue
+        hint = f"slipstream logs --events {run.id}"
+        if run.drifts:
             details = tuple(drift.describe() for drift in run.drifts)
-            yield warn("drift", f"{run.id} has become worse", hint, details)
+            where = f"{hint}, and docs/steering.md"
+            yield warn("drift", f"{run.id} has become worse", where, details)
+        if run.notes:
+            yield warn("notes", f"{run.id} is not as planned", hint, tuple(run.notes.values()))
 
 
 def _diagnose_newest(site: Site) -> Diagnosis | None:

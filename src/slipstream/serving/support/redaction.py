@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from slipstream.engines.arguments import read_table
 from slipstream.engines.vllm_log import read_phase
 from slipstream.engines.vllm_methods import METHOD_NAMES
+from slipstream.engines.vllm_tables import read_arguments
 from slipstream.recipes import load_drafters, load_models, load_recipes
 from slipstream.serving.supervision.causes.diagnosis import drop_quotes
 
@@ -30,11 +30,24 @@ _SECRET_NAMES = r"key|token(?!s|iz)|secret|passw|credential|authorization|bearer
 _SECRET_VARIABLE = re.compile(_SECRET_NAMES, re.IGNORECASE)
 # As in `api_key=x`, `'token': 'x'`, `--api-key x` and `Authorization: Bearer x`.
 _ASSIGNED = re.compile(
-    rf"(?i)([\w-]*(?:{_SECRET_NAMES})[\w-]*[\"']?\s*[=:]\s*\[?(?:Bearer )?"
-    rf"|--[\w-]*(?:{_SECRET_NAMES})[\w-]* "
-    r"|\b(?:bearer|authorization|password) )('[^']*'|\"[^\"]*\"|[^\s,;]+)"
+    rf"(?i)([\w-]*(?:{_SECRET_NAMES})[\w-]*[\"']?\s*[=:]\s*\[?(?:Bearer\s+)?"
+    rf"|--[\w-]*(?:{_SECRET_NAMES})[\w-]*\s+"
+    r"|\b(?:bearer|authorization)\s+)('[^']*'|\"[^\"]*\"|[^\s,;]+)"
 )
-_PREFIXED = re.compile(r"\b(?:hf_|sk-|ghp_|github_pat_|glpat-|xox\w-|AKIA|eyJ)[\w.~+/=-]{6,}")
+# In a sentence a secret may have several words.
+_SPOKEN = re.compile(
+    r"(?<![-\w])((?:passw\w*|secret|(?:x-)?api-key)(?:\s+is)?)\s+[^\s,;=:][^,;]*", re.IGNORECASE
+)
+_MACHINE = re.compile(
+    r"\b((?:host(?:name)?|server|node|machine|connect(?:ed|ing)? to)(?:\s+|\s*[=:]\s*))"
+    r"(?=[\w-]*[\d-])[A-Za-z][\w-]++(?!:[0-9a-f]*:)",  # Not the beginning of an address.
+    re.IGNORECASE,
+)
+# A key in a file, with all that follows its first line.
+_ARMOURED = re.compile(r"(?:-----BEGIN |\bssh-(?:rsa|ed25519) |\bAGE-SECRET-KEY-).*", re.DOTALL)
+_PREFIXED = re.compile(
+    r"\b(?:slip_|sk_|hf_|sk-|ghp_|github_pat_|glpat-|xox\w-|AKIA|eyJ)[\w.~+/=-]{6,}"
+)
 _LONG = re.compile(r"[\w~+=-]{16,}")
 _QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"|`([^`]*)`")
 _UNCLOSED = re.compile(r"(?<!\w)['\"`].*")
@@ -44,7 +57,7 @@ _PATH = re.compile(r"(?<![\w.\]:/])(?:~[\w-]*|\.{1,2})?/[^\s,;:)\]}]+")
 _SLASHED = re.compile(r"[\w.@%+-]+(?:/[\w.@%+-]+)+")
 _ADDRESS = re.compile(
     r"\b\d{1,3}(?:\.\d{1,3}){3}\b"
-    r"|(?<![\w:])(?:[0-9a-f]{0,4}:){2,7}[0-9a-f]{1,4}(?![\w:])"
+    r"|(?<![\w:])(?:[0-9a-f]{0,4}:){2,7}[0-9a-f]{1,4}(?![\w:])(?:%[\w.-]+)?"
     r"|\b[0-9a-f]{2}(?:[:-][0-9a-f]{2}){5}\b",
     re.IGNORECASE,
 )
@@ -91,9 +104,11 @@ class Redactor:
 
     def clean(self, text: str) -> str:
         """Return a line without anything that is not known to be harmless."""
-        text = self._clean_secrets(text)
+        text = _ARMOURED.sub("[secret]", self._clean_secrets(text)).replace("\t", " ")
         text = "".join(c if c.isascii() and c.isprintable() else "?" for c in text)
         text = _ASSIGNED.sub(lambda found: f"{found[1]}{_show_assigned(found[2])}", text)
+        text = _SPOKEN.sub(r"\1 [secret]", text)
+        text = _MACHINE.sub(r"\1[host]", text)
         text = _PREFIXED.sub("[secret]", text)
         text = _URL.sub("[url]", text)
         text = _clean_quotes(text)
@@ -144,7 +159,7 @@ def show_model(name: str | None) -> str | None:
 
 def show_value(flag: str, value: str | None) -> str | None:
     """Return the value of an engine's flag or variable if it can only be a setting."""
-    row = read_table().get(flag.partition(".")[0], {})
+    row = read_arguments().get(flag.partition(".")[0], {})
     if value is None or _is_plain(value) or value in map(str, row.get("choices", ())):
         return value
     return value if value.lower() in _list_published() else "[text]"
@@ -173,7 +188,7 @@ def _list_words() -> frozenset[str]:
     """List what an engine's own configuration is written in."""
     words = {"auto", "true", "false", "none", "spawn", "generate", "native", "cpu", "cuda"}
     words |= {"bfloat16", "float16", "float32", "fp8", "gloo", "nccl", "string", "openai"}
-    for flag, row in read_table().items():
+    for flag, row in read_arguments().items():
         words |= {flag.removeprefix("--"), *map(str, row.get("choices", ())), *row.get("keys", ())}
     return frozenset(word.lower().replace("-", "_") for word in (*words, *METHOD_NAMES))
 
@@ -233,7 +248,9 @@ def _looks_random(text: str) -> bool:
     mixed = [one for one in pieces if re.search(r"\d[A-Za-z]+\d|[A-Za-z]\d+[A-Za-z]+\d", one)]
     longest = max((len(one) for one in pieces), default=0)
     has_digit, has_letter = re.search(r"\d", text), re.search(r"[A-Za-z]", text)
-    return bool(has_digit and has_letter and (longest >= 16 or (mixed and len(text) >= 20)))
+    if not (has_digit and has_letter):
+        return longest >= 24  # No word has as many letters, and no count as many digits.
+    return longest >= 16 or bool(mixed and len(text) >= 20)
 
 
 def _show_dotted(text: str) -> str:
@@ -252,9 +269,15 @@ def list_skeleton(log: str, redactor: Redactor, *, is_whole: bool) -> list[str]:
 
 
 def _list_lines(log: str, redactor: Redactor, is_starting: bool) -> Iterator[str]:
+    armoured = False
     for line in re.split(r"[\r\n]+", log):
         if is_starting and (mark := read_phase(line)) and mark.phase in ("server", "listening"):
             is_starting = "init engine" in line
+        # Later on a request could say that a key begins, and hide all that follows.
+        if armoured:
+            armoured = is_starting and "-----END " not in line
+            continue
+        armoured = is_starting and "-----BEGIN " in line and "-----END " not in line
         shown = _show_line(line, redactor, is_starting)
         if shown is not None:
             yield shown

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from slipstream.serving.access.gate_file import GateLimits
 from slipstream.vllm_plugin.gate.answers import Scope
+from slipstream.vllm_plugin.gate.answers.metrics import open_metrics
 from slipstream.vllm_plugin.gate.places import Handshake, Places
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def bound_connections(scope: Scope, limits: GateLimits) -> bool:
     config.http_protocol_class = bounded
     if (context := getattr(config, "ssl", None)) is not None:
         config.ssl = None  # Of the loop; certificates that are renewed are put into the context.
+        open_metrics().watch_certificate(str(config.ssl_certfile))
 
         def begin(**given: Any) -> Handshake:
             connections = given["server_state"].connections
@@ -87,6 +89,8 @@ class BoundedConnection(HttpToolsProtocol):
     _running: "RequestResponseCycle | None" = None
     _refused: "RequestResponseCycle | None" = None
     _timer: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
+    _unread_seconds = 0.0
     _has_head = False
     _headers = 0
     _header_bytes = 0
@@ -110,9 +114,25 @@ class BoundedConnection(HttpToolsProtocol):
         """Notify the running request, too: uvicorn notifies only the last one."""
         self.places.leave(self)
         self._disarm()
+        if self._unread is not None:
+            self._unread.cancel()
         if self._running is not None:
             _disconnect(self._running)
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """End the connection if its answer waits too long for its reader, in all: it has a seat."""
+        super().pause_writing()
+        left = self.limits.stall_seconds - self._unread_seconds
+        self._unread = self.loop.call_later(max(left, 0.0), self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._unread is not None:
+            left = self._unread.when() - self.loop.time()
+            self._unread_seconds = self.limits.stall_seconds - left
+            self._unread.cancel()
+            self._unread = None
 
     def data_received(self, data: bytes) -> None:
         """Count what is no body: heads, sizes and extensions of chunks, trailers.
@@ -180,6 +200,7 @@ class BoundedConnection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Continue with the waiting request, or close a connection that cannot be reused."""
         answered, self._running = self._running, None
+        self._unread_seconds = 0.0
         self.places.rest(self)
         waits = bool(self.pipeline)
         super().on_response_complete()

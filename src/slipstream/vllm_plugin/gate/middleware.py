@@ -9,7 +9,9 @@ import asyncio
 import json
 import logging
 import os
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 from slipstream.serving.access.gate_file import GATE_VARIABLE, GateSettings
 from slipstream.vllm_plugin.gate.answers import (
@@ -28,8 +30,14 @@ from slipstream.vllm_plugin.gate.answers import (
 )
 from slipstream.vllm_plugin.gate.answers.records import Recorder
 from slipstream.vllm_plugin.gate.answers.tokens import AnswerTokens
+from slipstream.vllm_plugin.gate.answers.view import (
+    ASK_PASSWORD,
+    View,
+    is_for_here,
+    is_from_here,
+    take_password,
+)
 from slipstream.vllm_plugin.gate.answers.view import ROUTES as VIEW_ROUTES
-from slipstream.vllm_plugin.gate.answers.view import View, is_for_here, is_from_here
 from slipstream.vllm_plugin.gate.answers.visits import VISIT, Visit, Visits
 from slipstream.vllm_plugin.gate.callers.key_ring import (
     ANYONE,
@@ -50,20 +58,26 @@ from slipstream.vllm_plugin.gate.requests.body import (
     replay,
     unless_left,
 )
-from slipstream.vllm_plugin.gate.requests.content import estimate_prompt_bytes
-from slipstream.vllm_plugin.gate.requests.limits import Document, count_sequences
+from slipstream.vllm_plugin.gate.requests.content import PICTURE_BYTES, measure_pictures
+from slipstream.vllm_plugin.gate.requests.limits import (
+    Document,
+    count_sequences,
+    require_short_text,
+)
 from slipstream.vllm_plugin.gate.requests.policy import (
     ANSWER_FIELDS,
     apply_policy,
     find_longest_answer,
     parse_body,
 )
+from slipstream.vllm_plugin.gate.requests.shapes import Shapes
 from slipstream.vllm_plugin.gate.requests.tags import make_tag, wants_drafts
 from slipstream.vllm_plugin.gate.routes import CANCEL, MODELS, RESPONSES, WITHOUT_ENGINE
 from slipstream.vllm_plugin.gate.run_link import RunLink
 from slipstream.vllm_plugin.gate.settings import WatchedFile, make_settings, read_settings
 from slipstream.vllm_plugin.gate.shares.caller_limits import CallerLimits, RefusalPace
 from slipstream.vllm_plugin.gate.shares.fair_shares import FairShares, Seat
+from slipstream.vllm_plugin.gate.shares.server_time import TOKENIZED, ServerTime, follow_tokenizer
 from slipstream.vllm_plugin.steering.exposition import expose_steering
 
 ALIVE = ("GET /livez", "HEAD /livez")
@@ -71,6 +85,8 @@ READY = ("GET /readyz", "HEAD /readyz")
 HEALTH = "GET /health"
 METRICS = "GET /metrics"
 LEAVING = ("draining", "stopping")
+# Those who are not one key beside others.
+UNSHARED = (ANYONE, SUPERVISOR)
 PRIORITY = b"x-vllm-priority"
 # The key is the gate's affair. The others would choose a request's id, rank and place in the queue.
 DROPPED_HEADERS = frozenset(
@@ -117,6 +133,9 @@ class Gate:
         self._recorder = Recorder(self.settings.recording)
         self._pace = RefusalPace(self.settings.refusals_per_second)
         self._constraints = Constraints()
+        self._shapes = Shapes()
+        self._time = ServerTime()
+        self._longest_text: int | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -151,6 +170,7 @@ class Gate:
         self._visits.start(scope)
         following = asyncio.create_task(self._view.follow())
         self.run.start(scope)
+        self._read_engine(scope["app"])
         if self.settings.generates:
             self._constraints.worker.prepare(getattr(scope["app"].state, "vllm_config", None))
         try:
@@ -160,6 +180,15 @@ class Gate:
             self.run.close()
             self._constraints.worker.close()
             self._visits.close()
+
+    def _read_engine(self, app: Any) -> None:
+        """Read what vLLM takes: the types of its bodies, and the characters of its context."""
+        self._shapes.prepare(app, {route.partition(" ")[2] for route in self.settings.routes})
+        engine = getattr(app.state, "engine_client", None)
+        follow_tokenizer(engine)
+        tokenizer = getattr(getattr(engine, "renderer", None), "tokenizer", None)
+        if tokenizer is not None and self.settings.context is not None:
+            self._longest_text = self.settings.context * tokenizer.max_chars_per_token
 
     def _read_newer(self, content: bytes) -> GateSettings:
         """Apply changed settings; invalid ones change nothing."""
@@ -189,11 +218,15 @@ class Gate:
             await self.app(_settle(scope, path), receive, send)
         elif route == METRICS:
             if not (self._keys.is_open and is_from_here(scope)):
-                caller = self._keys.require_caller(headers)
-                scope[VISIT].caller = caller.id
-                require_scope(caller, route)
+                self._require_reader(scope, headers)
             await self.app(_settle(scope, path), receive, send)
         elif route in VIEW_ROUTES and is_for_here(scope):
+            if not self._keys.is_open:
+                try:
+                    self._require_reader(scope, take_password(headers))
+                except Refusal as refusal:
+                    refusal.headers += ASK_PASSWORD
+                    raise
             await self._view.answer(route, send)
         elif route not in self.settings.routes:
             raise Refusal(404, "there is nothing here")
@@ -207,6 +240,12 @@ class Gate:
             except Refusal as refusal:
                 refusal.caller = caller.id
                 raise
+
+    def _require_reader(self, scope: Scope, headers: Headers) -> None:
+        """Refuse whoever has no key that may read figures."""
+        caller = self._keys.require_caller(headers)
+        scope[VISIT].caller = caller.id
+        require_scope(caller, METRICS)
 
     async def _admit(
         self, scope: Scope, headers: Headers, caller: Caller, receive: Receive, send: Send
@@ -231,7 +270,7 @@ class Gate:
     async def _tell_state(self, send: Send) -> None:
         readiness = self.run.readiness
         status = 200 if readiness.state == "ready" else 503
-        await send_json(send, status, readiness.model_dump())
+        await send_json(send, status, readiness.model_dump(exclude={"notes", "generation"}))
 
     async def _pass_on(
         self, scope: Scope, body: bytes, caller: Caller, receive: Receive, send: Send
@@ -252,8 +291,12 @@ class Gate:
             if tokens is not None:
                 tokens.seated = True
             with seat, self.run.accounting.count(caller.id, size):
+                tokenizing = await self._tokenize(caller, size, receive)
+                if tokenizing is None:
+                    return
                 watched = self._watch(scope[VISIT], judged.warnings, send, tokens)
-                await self.app(scope, replay(judged.body, receive), watched)
+                with tokenizing:
+                    await self.app(scope, replay(judged.body, receive), watched)
 
     async def _judge_all(
         self, body: bytes, caller: Caller, scope: Scope, receive: Receive
@@ -261,11 +304,14 @@ class Gate:
         """Check the body, again when its constraints are measured; None if the client left."""
         path, identity = scope["path"], scope[VISIT].id
         drafts = wants_drafts(dict(scope["headers"]))
-        while isinstance(judged := self._judge_body(body, caller, path, identity, drafts), list):
+        while True:
+            async with nullcontext() if caller in UNSHARED else self._time.check_body(caller.id):
+                judged = self._judge_body(body, caller, path, identity, drafts)
+            if not isinstance(judged, list):
+                return judged
             measuring = self._constraints.measure(caller, judged, self.settings)
             if await unless_left(measuring, receive) is None:
                 return None
-        return judged
 
     def _judge_body(
         self, body: bytes, caller: Caller, path: str, identity: str, drafts: bool
@@ -275,7 +321,7 @@ class Gate:
         The parsed document, which is large, is not kept.
         """
         settings = self.settings.limit_answers(caller.terms.max_tokens)
-        document = parse_body(body, settings.limits)
+        document = parse_body(body, settings)
         if caller is SUPERVISOR:
             require_probe(body, document)
         warnings = apply_policy(document, body, path, settings)
@@ -288,6 +334,9 @@ class Gate:
             warnings += dropped
         if warnings:
             body = json.dumps(document).encode()
+        pictures = [] if settings.text_only else measure_pictures(document)
+        beside = len(body) - sum(pictures)
+        size = beside + PICTURE_BYTES * len(pictures)
         own: dict[str, object] = {}
         if settings.tags and path in ANSWER_FIELDS:
             tag = make_tag(document, caller, path, identity, settings, drafts)
@@ -298,21 +347,38 @@ class Gate:
             own["request_id"] = f"resp_{identity}"
         if own and document:
             body = append_fields(body, own)
-        if caller is not SUPERVISOR and path in ANSWER_FIELDS:
-            self._recorder.record(document)
+        # A text is no longer than its body.
+        if self._longest_text is not None and beside > self._longest_text:
+            require_short_text(document, self._longest_text + sum(pictures))
         sequences = count_sequences(document)
         answer = 0 if path in WITHOUT_ENGINE else find_longest_answer(document, path)
-        size = len(body) if settings.text_only else estimate_prompt_bytes(document, len(body))
+        self._shapes.require(document, path)
+        if caller is not SUPERVISOR and path in ANSWER_FIELDS:
+            self._recorder.record(document)
         return _Judged(body, size, warnings, sequences, answer and answer * sequences)
 
     async def _find_seat(
         self, caller: Caller, judged: _Judged, path: str, receive: Receive
     ) -> Seat | None:
         """Wait for a seat beside the other keys; without keys all are one, and the engine's."""
-        if caller in (ANYONE, SUPERVISOR) or path in WITHOUT_ENGINE:
+        if caller in UNSHARED or path in WITHOUT_ENGINE:
             return Seat()
         size = len(judged.body)
         return await self._shares.take(caller, judged.sequences, size, receive, self.settings)
+
+    async def _tokenize(self, caller: Caller, size: int, receive: Receive) -> ExitStack | None:
+        """Wait until a key's text may go to the tokenizer; return None if the client leaves."""
+        tokenizing = ExitStack()
+        if caller in UNSHARED:
+            return tokenizing
+        waiting = self._time.tokenize(caller.id, size)
+        has_room = self._time.has_room(caller.id, size)
+        release = await (waiting if has_room else unless_left(waiting, receive))
+        if release is None:
+            return None
+        tokenizing.callback(release)
+        TOKENIZED.set(release)
+        return tokenizing
 
     def _watch(
         self, visit: Visit, warnings: list[str], send: Send, tokens: AnswerTokens | None
@@ -334,6 +400,8 @@ class Gate:
                 self.run.accounting.see_token()
                 if tokens is not None:
                     tokens.see(message.get("body", b""))
+            if tokens is not None and not visit.left and message.get("more_body") is False:
+                tokens.ended = True
             await send(message)
 
         return send_watched

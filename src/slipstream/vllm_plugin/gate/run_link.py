@@ -61,13 +61,18 @@ class RunLink:
     def hear(self, message: Record) -> None:
         if isinstance(message, Readiness):
             self.readiness = message
+            open_metrics().notes.set(message.notes)
+            open_metrics().generation.set(message.generation)
         elif isinstance(message, SteeringState):
             self._state = message
         elif isinstance(message, DrafterOrder):
             self._begin(self._swap(message))
 
     async def _swap(self, order: DrafterOrder) -> None:
-        self._result = await carry_out(self._engine.state.engine_client, order)
+        try:
+            self._result = await carry_out(self._engine.state.engine_client, order)
+        except Exception as fault:  # noqa: BLE001 the supervisor waits for a result
+            self._result = DrafterResult(order=order.id, outcome="refused", error=_shorten(fault))
         self._send(self._result)
 
     def _greet(self) -> Iterator[Record]:
@@ -90,7 +95,8 @@ async def carry_out(engine: Any, order: DrafterOrder) -> DrafterResult:
     """Load the drafter in all ranks, or have the one before in all of them."""
     result = await _load(engine, order)
     done = "swapped_back" if order.is_return else "swapped"
-    open_metrics().swaps.labels(done if result.outcome == "swapped" else "refused").inc()
+    with suppress(Exception):  # What is counted does not change what is loaded.
+        open_metrics().swaps.labels(done if result.outcome == "swapped" else "refused").inc()
     _log.warning("slipstream swap %s: %s", result.outcome, result.error or order.folder)
     return result
 

@@ -32,13 +32,16 @@ from tests.unit.fleet.far_machines import (
     view,
 )
 
+GREETING = b"Welcome to {NAME}\n\n* 3 updates\n"
 NUMBERS = {"one": 1, "two": 2, "three": 3}
 HASH = "ab" * 32
 REGRET = Regret(arm="drafted", answers=4, tokens=90, best=88, ties=2, faults=0, worst=0.1)
 
 
 class Site:
-    """Machines; `bad` fail to start a plan of some context, or to verify it.
+    """Machines, which greet whoever logs in.
+
+    `bad` fail to start a plan of some context, to verify it, or refuse to look (`check`).
 
     `worse` are drafters that requests show to be worse, and `refused` those that no engine takes.
     """
@@ -47,7 +50,10 @@ class Site:
         self.fleet: Fleet = read_fleet(folder / "fleet.toml")
         self.far = FarMachines(self.reply)
         self.runs: dict[str, RunStatus] = {}
-        self.contexts: dict[str, int | None] = {}
+        # What every machine's run was started with.
+        self.plans: dict[str, LaunchPlan] = {}
+        # The file with which the load balancer was started.
+        self.balancing = b""
         self.states: dict[str, BackendState] = dict.fromkeys(self.fleet.groups, "open")
         self.bad: set[tuple[str, str, int | None]] = set()
         self.undrafted = False
@@ -60,22 +66,43 @@ class Site:
     def read(self, machine: str, name: str) -> bytes | None:
         return self.far.files.get((machine, f"{self.fleet.folder}/{name}"))
 
+    @property
+    def contexts(self) -> dict[str, int | None]:
+        return {machine: plan.context for machine, plan in self.plans.items()}
+
+    def locate(self, group: str) -> str | None:
+        """Return where a group answers, None if it does not."""
+        head = self.fleet.groups[group].machines[0]
+        if head not in self.runs or self.runs[head].state != "ready":
+            return None
+        host, port = self.plans[head].settings.host, self.plans[head].settings.port
+        return f"{host.value}:{port.value}" if host and port else None
+
+    def is_reached(self, group: str) -> bool:
+        """Say whether the load balancer looks for a group where it answers."""
+        return f" server {group} {self.locate(group)} ".encode() in self.balancing
+
     def list_drafters(self) -> dict[str, str]:
-        return {name: one.drafters[-1].name for name, one in self.runs.items() if one.drafters}
+        return {name: self.find_drafter(name).name for name in self.runs if name != "three"}
+
+    def find_drafter(self, machine: str) -> ServedDrafter:
+        """Return what drafts; the one of the fleet's file is called old, others by their folder."""
+        if self.runs[machine].drafters:
+            return self.runs[machine].drafters[-1]
+        folder = Path(self.plans[machine].drafter or "")
+        return ServedDrafter(name=folder.name.replace("drafter", "old"), folder=folder, since=NOW)
 
     def reply(self, machine: str, words: list[str], stdin: bytes | None) -> Answer:
         verb = words[0]
         if verb in self.answers:
             return self.answers[verb]
-        if verb == "sh":
-            return self._use_files(machine, words)
         request = json.loads(stdin) if stdin and verb[0].isupper() else {}
         method = getattr(self, f"_{verb.lower()}", None)
         answer = method(machine, words, request) if method else say("1.0\n")
         assert isinstance(answer, Answer)
-        return answer
+        return Answer(answer.code, GREETING + answer.stdout, answer.stderr)
 
-    def _use_files(self, machine: str, words: list[str]) -> Answer:
+    def _sh(self, machine: str, words: list[str], _: object) -> Answer:
         files = self.far.files
         if ".next" in words[2]:
             for name in words[4:]:
@@ -83,8 +110,8 @@ class Site:
             return say("")
         path, mark = words[-2:]
         if (found := files.get((machine, path))) is None:
-            return say("Welcome\n", 3)
-        return say(f"Welcome\n* 3 updates\n{mark}\n".encode() + found)
+            return say("", 3)
+        return say(f"{mark}\n".encode() + found)
 
     def _describemachine(self, machine: str, *_: object) -> Answer:
         number = NUMBERS[machine]
@@ -118,9 +145,17 @@ class Site:
         action, group = request["action"], request.get("group")
         if group is not None:
             self.states[group] = "open" if action == "open" else "closed"
+        if action in ("start", "reload"):
+            self.balancing = self.read(machine, "balancer/haproxy.cfg") or b""
+        if action == "stop":
+            self.balancing = b""
         self.log.append(" ".join(["balancer", action, *([group] if group else [])]))
         states = tuple(
-            BackendStatus(group=name, state=state, requests=0)
+            BackendStatus(
+                group=name,
+                state="down" if state == "open" and not self.is_reached(name) else state,
+                requests=0,
+            )
             for name, state in self.states.items()
         )
         return say(BalancerStatus(groups=states).to_json())
@@ -132,26 +167,28 @@ class Site:
         return say('{"checks": [{"subject": "disk", "verdict": "ok", "message": "fine"}]}')
 
     def _serve(self, machine: str, words: list[str], _: object) -> Answer:
-        plan = LaunchPlan.model_validate_json(self.read(machine, "plan.json") or b"")
+        plan = LaunchPlan.model_validate_json(self.far.files[machine, words[1]])
         self.log.append(f"serve {machine} {plan.context} {'--tls' in words}")
+        before = self.runs.get(machine)
+        assert before is None or before.state in ("stopped", "failed"), f"{machine} serves already"
         identity = f"run-{machine}"
+        file = f"/home/me/{words[1]}"
+        self.plans[machine] = plan
         if (machine, "serve", plan.context) in self.bad:
-            self.runs[machine] = run_status(self.fleet, "failed", id=identity)
+            self.runs[machine] = run_status(self.fleet, "failed", id=identity, plan_file=file)
             return events("starting", "failed")
-        drafters = (ServedDrafter(name="old", folder=Path("/old"), since=NOW),)
-        self.runs[machine] = run_status(
-            self.fleet, id=identity, drafters=drafters if plan.speculation else ()
-        )
-        self.contexts[machine] = plan.context
+        self.runs[machine] = run_status(self.fleet, id=identity, plan_file=file)
         return events("starting", "warming", "ready")
 
     def _stop(self, machine: str, *_: object) -> Answer:
         self.log.append(f"stop {machine}")
-        self.runs[machine] = run_status(self.fleet, "stopped", id=f"run-{machine}")
+        self.runs[machine] = self.runs[machine].model_copy(update={"state": "stopped"})
         return say("{}")
 
     def _verify(self, machine: str, *_: object) -> Answer:
         self.log.append(f"verify {machine}")
+        if (machine, "check", self.contexts[machine]) in self.bad:
+            return say("", ExitCode.EXPECTED_FAILURE, b"error: it does not serve")
         passed = (machine, "verify", self.contexts[machine]) not in self.bad and not self.undrafted
         check = ServedCheck(
             passed=passed,
@@ -166,9 +203,11 @@ class Site:
 
     def _swap(self, machine: str, words: list[str], _: object) -> Answer:
         """Swap as a supervisor does: a trial is written down before the drafter is loaded."""
-        served, before = self.runs[machine], self.runs[machine].drafters[-1]
+        served, before = self.runs[machine], self.find_drafter(machine)
         name = served.drafters[-2].name if "--back" in words else words[2]
         self.log.append(f"swap {machine} {name}")
+        if served.state != "ready":
+            return say("", ExitCode.EXPECTED_FAILURE, b"error: it does not run")
         if (machine, name) in self.refused:
             said = {"error": {"message": "swap-shape: it has \x1b other layers", "hint": "look"}}
             return say("", ExitCode.EXPECTED_FAILURE, json.dumps(said).encode())
@@ -200,8 +239,16 @@ class Site:
     def _load(self, machine: str, name: str) -> None:
         served = self.runs[machine]
         added = ServedDrafter(name=name, folder=Path(f"/{name}"), since=NOW)
-        drafters = (*served.drafters, added)
+        drafters = (*(served.drafters or (self.find_drafter(machine),)), added)
         self.runs[machine] = served.model_copy(update={"drafters": drafters})
+
+    def end_lonely_ranks(self) -> None:
+        """Let time pass in groups: what one rank left, the others leave by themselves."""
+        for group in self.fleet.groups.values():
+            ranks = {one: self.runs[one] for one in group.machines if one in self.runs}
+            ready = [one for one in ranks if ranks[one].state == "ready"]
+            for machine in ready if len(ready) < len(group.machines) else ():
+                self.runs[machine] = ranks[machine].model_copy(update={"state": "failed"})
 
     def end_trials(self, *_: object) -> None:
         """Let time pass on the machines: requests decide every trial, without anybody's help."""
@@ -213,7 +260,7 @@ class Site:
                 trial = served.trial.model_copy(update=changed)
                 self.runs[machine] = served.model_copy(update={"trial": trial})
                 if is_worse:
-                    self._load(machine, "old")
+                    self._load(machine, served.trial.before.name)
 
 
 def write_models(folder: Path) -> None:

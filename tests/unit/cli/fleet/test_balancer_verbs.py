@@ -1,13 +1,15 @@
 """`fleet init`, `keys`, `doctor` and the load balancer in `up` and `stop`, without machines."""
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from cryptography import x509
 
+from slipstream import __version__
 from slipstream.cli.main import run
 from slipstream.fleet.machines.commands import Answer
-from slipstream.fleet.trust import DeliveryList
+from slipstream.fleet.trust import FRONT, MACHINE, MACHINE_DAYS, DeliveryList, read_authority
 from slipstream.serving.access.keys import make_key
 from tests.unit.cli.fleet.site import NUMBERS, Site, bring_up, make_replicas
 from tests.unit.fleet.far_machines import NOW, say
@@ -154,3 +156,103 @@ def test_doctor_finds_a_group_that_was_left_closed(site: Site, capsys: Capture) 
     told = capsys.readouterr().out
     assert "it sends b no requests" in told
     assert "slipstream fleet roll --resume" in told
+
+
+def edit(old: str, new: str) -> None:
+    file = Path("fleet.toml")
+    assert old in file.read_text()
+    file.write_text(file.read_text().replace(old, new))
+
+
+def test_up_says_what_runs_otherwise_and_balances_it_where_it_is(
+    site: Site, capsys: Capture
+) -> None:
+    bring_up(site, capsys)
+    edit("[groups.b]\n", "[groups.b]\nport = 8005\n")
+    assert run(["fleet", "stop", "c"], {}) == 0
+    assert run(["fleet", "up"], {}) == 0
+    told = capsys.readouterr().out
+    assert "b runs another plan than the fleet's file asks for, --port 8000 -> 8005" in told
+    assert "a runs another plan" not in told
+    assert site.is_reached("b")
+    assert not any(line.startswith(("stop two", "serve two")) for line in site.log)
+
+
+EVERY = (MACHINE, FRONT)
+
+
+def end_certificates(site: Site, tmp_path: Path, days: int, files: tuple[str, ...] = EVERY) -> None:
+    """Have certificates of the machines end in so many days."""
+    authority = read_authority(tmp_path / "lab-authority")
+    assert authority is not None
+    began = datetime.now(UTC) - timedelta(days=MACHINE_DAYS - days, minutes=-5)
+    for (machine, path), content in site.far.files.items():
+        if path.endswith(tuple(f"tls/{file}" for file in files)):
+            names = authority.list_names(content)
+            site.far.files[machine, path] = authority.issue(names, began).certificate
+
+
+@pytest.mark.parametrize(("files", "ended"), [(EVERY, 3), ((FRONT,), 1)])
+@pytest.mark.parametrize(("days", "verdict"), [(300, None), (30, "warning"), (-5, "fault")])
+def test_status_and_doctor_say_when_certificates_end(
+    days: int,
+    verdict: str | None,
+    files: tuple[str, ...],
+    ended: int,
+    site: Site,
+    tmp_path: Path,
+    capsys: Capture,
+) -> None:
+    bring_up(site, capsys)
+    end_certificates(site, tmp_path, days, files)
+    assert run(["fleet", "status"], {}) == 0
+    told = capsys.readouterr().out
+    assert told.count(f" {days} days ") == ended
+    assert told.count("warning: a certificate of ") == (0 if verdict is None else ended)
+    assert run(["fleet", "doctor"], {}) == (1 if verdict == "fault" else 0)
+    assert capsys.readouterr().out.count("(certificate)") == (0 if verdict is None else ended)
+
+
+@pytest.mark.parametrize("files", [EVERY, (FRONT,)])
+@pytest.mark.parametrize("verb", ["up", "roll"])
+def test_up_and_roll_renew_certificates_that_end_soon(
+    verb: str, files: tuple[str, ...], site: Site, tmp_path: Path, capsys: Capture
+) -> None:
+    bring_up(site, capsys)
+    end_certificates(site, tmp_path, 30, files)
+    assert run(["fleet", verb], {}) == 0
+    assert "balancer reload" in site.log
+    capsys.readouterr()
+    run(["fleet", "status"], {})
+    assert capsys.readouterr().out.count(f" {MACHINE_DAYS - 1} days ") == 3
+
+
+def test_a_fleet_is_upgraded_by_installing_and_rolling(site: Site, capsys: Capture) -> None:
+    """Every machine gets this version, then one group after the other is started with it."""
+    bring_up(site, capsys)
+    versions = dict.fromkeys(NUMBERS, "0.0.9")
+
+    def reply(machine: str, words: list[str], stdin: bytes | None) -> Answer:
+        if words == ["--version"]:
+            return say(f"slipstream {versions[machine]}\n")
+        if "pip" in words:
+            versions[machine] = __version__
+        if words[0] == "sh" and "-m venv" in words[2]:
+            return say("")
+        return site.reply(machine, words, stdin)
+
+    site.far.reply = reply
+    assert run(["fleet", "roll", "--install"], {}) == 0
+    assert set(versions.values()) == {__version__}
+    started = [line.split()[1] for line in site.log if line.startswith("serve")]
+    assert started == ["one", "two", "three"]
+    assert set(site.states.values()) == {"open"}
+
+
+def test_doctor_says_if_nobody_starts_the_load_balancer_after_a_reboot(
+    site: Site, capsys: Capture
+) -> None:
+    bring_up(site, capsys)
+    site.answers["BalancerRequest"] = say('{"starts_at_boot": false}')
+    assert run(["fleet", "doctor"], {}) == 0
+    assert "nobody starts it after a reboot" in capsys.readouterr().out

@@ -12,8 +12,8 @@ from slipstream.cli.main import run
 from slipstream.fleet.machines.commands import Answer
 from slipstream.fleet.plan import FleetPlan, FleetProbe
 from slipstream.fleet.record import read_fleet
+from slipstream.fleet.running.starting import name_plan
 from slipstream.fleet.running.status import FleetStatus
-from slipstream.planning import LaunchPlan
 from tests.unit.cli.fleet.site import HASH, Site, write_models
 from tests.unit.fleet.far_machines import connect, events, find_words, run_status, say, view
 
@@ -54,6 +54,7 @@ def test_probe_looks_at_every_machine_and_measures_links_inside_groups(
     assert run(["fleet", "probe", "--json"], {}) == 0
     probe = FleetProbe.model_validate_json(capsys.readouterr().out)
     assert list(probe.machines) == ["one", "two", "three"]
+    assert probe.machines["one"].clock_offset_seconds is not None
     (link,) = probe.links
     assert (link.a, link.b, link.kind, link.gigabits) == ("one", "two", "tcp", 23.4)
     assert (link.interface_a, link.address_b, link.mtu_a) == ("eth0", "10.0.0.2", 1500)
@@ -105,31 +106,18 @@ def test_what_a_machine_prints_is_checked_and_never_shown_as_it_is(
     assert len(shown.out) < 10_000
 
 
-def test_what_a_login_prints_before_an_answer_is_passed_over(site: Site, capsys: Capture) -> None:
-    def reply(machine: str, words: list[str], stdin: bytes | None) -> Answer:
-        answer = site.reply(machine, words, stdin)
-        return say(b"Welcome to {NAME}\n\n* 3 updates\n" + answer.stdout)
-
-    site.far.reply = reply
-    assert run(["fleet", "probe", "--json"], {}) == 0
-    probe = FleetProbe.model_validate_json(capsys.readouterr().out)
-    assert [link.gigabits for link in probe.links] == [23.4]
-    assert probe.machines["one"].clock_offset_seconds is not None
-
-
 def test_up_sends_every_rank_its_plan_and_starts_all_of_them(site: Site, capsys: Capture) -> None:
     assert run(["fleet", "up", "--json"], {}) == 0
     assert FleetStatus.model_validate_json(capsys.readouterr().out).is_ready
     far, folder = site.far, site.fleet.folder
     assert sorted(far.list_asked("serve")) == ["one", "three", "two"]
-    shared = {f"{folder}/{name}" for name in ("fleet.toml", "fleet-plan.json", "plan.json")}
-    shared |= {f"{folder}/keys.json"}
     for machine in site.fleet.machines:
+        names = {"fleet.toml", "keys.json", name_plan(site.plans[machine])}
+        names |= {"group-a.key"} if machine != "three" else set()
         sent = {path for name, path in far.files if name == machine}
-        assert sent - shared == ({f"{folder}/group-a.key"} if machine != "three" else set())
-        assert shared <= sent
+        assert sent == {f"{folder}/{name}" for name in names}
     assert site.read("one", "group-a.key") == site.read("two", "group-a.key")
-    follower = LaunchPlan.model_validate_json(site.read("two", "plan.json") or b"")
+    follower = site.plans["two"]
     assert follower.group is not None
     assert (follower.group.rank, follower.environment["VLLM_HOST_IP"].value) == (1, "10.0.0.2")
     assert follower.group.secret_file == f"~/{folder}/group-a.key"
@@ -138,7 +126,8 @@ def test_up_sends_every_rank_its_plan_and_starts_all_of_them(site: Site, capsys:
 
 
 def test_up_leaves_what_runs_alone_and_tells_who_failed(site: Site, capsys: Capture) -> None:
-    site.runs["three"] = run_status(site.fleet)
+    assert run(["fleet", "up", "b"], {}) == 0
+    site.far.commands.clear()
     site.answers["serve"] = events("starting", "failed")
     assert run(["fleet", "up"], {}) == 3
     assert sorted(site.far.list_asked("serve")) == ["one", "two"]
@@ -173,20 +162,32 @@ def test_weights_go_from_the_machine_that_has_them_to_those_that_do_not(
     assert "copying" in capsys.readouterr().err
 
 
-def test_a_machine_that_sends_more_than_the_model_leaves_nothing_else(
-    site: Site, tmp_path: Path
+@pytest.mark.parametrize(
+    ("more", "most_bytes", "left"),
+    [
+        ((".bashrc", "target-2/config.json"), None, ["target", "config.json"]),
+        # What is hostile or cut off replaces nothing.
+        (("target/../.profile",), None, []),
+        ((), 700, []),
+    ],
+)
+def test_of_what_a_machine_sends_the_whole_model_is_left_or_nothing(
+    more: tuple[str, ...], most_bytes: int | None, left: list[str], site: Site, tmp_path: Path
 ) -> None:
     home, sent = tmp_path / "home", io.BytesIO()
     with tarfile.open(fileobj=sent, mode="w") as archive:
-        for name in (".bashrc", "target/config.json", "target-2/config.json", "target/../.profile"):
-            archive.addfile(tarfile.TarInfo(name))
+        for name in ("target/config.json", *more):
+            file = tarfile.TarInfo(name)
+            file.size = 400
+            archive.addfile(file, io.BytesIO(b"x" * 400))
+    content = sent.getvalue()[:most_bytes]
 
     def reply(machine: str, words: list[str], stdin: bytes | None) -> Answer:
         if words[:1] == ["ssh"]:
             return say("", 255)
         if words[:1] == ["tar"]:
-            return say(sent.getvalue())
-        if words[:1] == ["sh"] and stdin == sent.getvalue():
+            return say(content)
+        if words[:1] == ["sh"] and stdin == content:
             done = subprocess.run(words, input=stdin, capture_output=True, check=False)
             return say("", done.returncode)
         if words[0] == "LocateModel":
@@ -197,7 +198,7 @@ def test_a_machine_that_sends_more_than_the_model_leaves_nothing_else(
 
     site.far.reply = reply
     run(["fleet", "up"], {})
-    assert [path.name for path in home.rglob("*")] == ["target", "config.json"]
+    assert [path.name for path in home.rglob("*")] == left
 
 
 def test_a_copy_with_another_hash_starts_nothing(site: Site, capsys: Capture) -> None:
@@ -234,6 +235,18 @@ def test_stop_ends_the_rank_that_answers_before_those_that_follow(
     command = next(argv for _, argv in site.far.commands if find_words(argv)[:1] == ["stop"])
     assert find_words(command) == ["stop", "--json", "run-one", "--now"]
     assert capsys.readouterr().out.splitlines()[1].split()[:2] == ["a", "down"]
+
+
+@pytest.mark.parametrize(("lost", "stopped"), [("three", []), ("two", ["one"])])
+def test_a_machine_that_cannot_be_reached_is_not_stopped(
+    lost: str, stopped: list[str], site: Site, capsys: Capture
+) -> None:
+    assert run(["fleet", "up"], {}) == 0
+    site.far.down = {lost}
+    capsys.readouterr()
+    assert run(["fleet", "stop", "b" if lost == "three" else "a"], {}) == 1
+    assert f"{lost} may still run" in capsys.readouterr().err
+    assert site.far.list_asked("stop") == stopped
 
 
 def test_status_tells_groups_that_answer_from_those_that_do_not(
@@ -303,11 +316,18 @@ def test_init_writes_a_file_that_plan_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ["fleet", "init", "me@Spark-1.local", "me@10.0.0.2:2022", "--model", "owner/model"]
+    words = ["fleet", "init", "me@Spark-1.local", "me@10.0.0.2:2022", "[fd00::1]:22"]
+    words += ["[fe80::1%eth0]", "--model", "owner/model"]
+    assert run([*words, "--", "spark-3"], {}) == 2
     assert run([*words, "--together"], {}) == 0
     fleet = read_fleet(tmp_path / "fleet.toml")
-    assert fleet.groups["all"].machines == ("spark-1.local", "10.0.0.2")
-    assert fleet.find_login("10.0.0.2") == ("me@10.0.0.2", "2022")
+    machines = ("spark-1.local", "10.0.0.2", "fd00--1", "fe80--1-eth0")
+    assert fleet.groups["all"].machines == machines
+    assert [fleet.find_login(machine) for machine in machines[1:]] == [
+        ("me@10.0.0.2", "2022"),
+        ("fd00::1", "22"),
+        ("fe80::1%eth0", None),
+    ]
     assert run(words, {}) == 2
     assert "there is a fleet.toml already" in capsys.readouterr().err
 

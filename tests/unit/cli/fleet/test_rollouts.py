@@ -1,33 +1,21 @@
-"""`fleet roll` and `fleet swap` as a user types them, whatever becomes of the control machine."""
+"""`fleet roll` as a user types it, whatever becomes of the control machine."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from slipstream.cli.main import run
+from slipstream.errors import SlowError, UnreachableError
 from slipstream.fleet.far_side.judging import RunVerdict
 from slipstream.fleet.rolling.rollout import Rollout
 from slipstream.steering.swap_test import Verdict
 from tests.unit.cli.fleet.site import Site, bring_up, make_replicas, write_replicas
-from tests.unit.fleet.far_machines import ControlDiedError
+from tests.unit.fleet.far_machines import FarStream, connect, find_words
 
 Capture = pytest.CaptureFixture[str]
 DRAFTING = ("one", "two")
-CANARY = ("fleet", "swap", "new", "--canary", "1", "--hours", "2")
-
-
-@pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> Iterator[Site]:
-    made = make_replicas(tmp_path, monkeypatch)
-    bring_up(made, capsys)
-    monkeypatch.setattr("slipstream.fleet.rolling.steps.time.sleep", made.end_trials)
-    yield made
-    # Nobody ever serves what was neither tried nor accepted by its own machine.
-    for run_now in made.runs.values():
-        trial = run_now.trial
-        if trial is not None and trial.state == "rolled back":
-            assert run_now.drafters[-1].name == "old"
 
 
 def read_rollout(site: Site) -> Rollout:
@@ -63,7 +51,7 @@ def test_roll_gives_one_group_after_the_other_the_new_plan(
     assert read_rollout(site) == rollout
 
 
-@pytest.mark.parametrize("fault", ["serve", "verify"])
+@pytest.mark.parametrize("fault", ["serve", "verify", "check"])
 def test_a_roll_that_fails_returns_to_the_old_plan_everywhere(
     fault: str, site: Site, tmp_path: Path, capsys: Capture
 ) -> None:
@@ -76,6 +64,151 @@ def test_a_roll_that_fails_returns_to_the_old_plan_everywhere(
     assert set(site.contexts.values()) == {512}
     assert set(site.states.values()) == {"open"}
     assert not any(line.startswith("serve three") for line in site.log)
+
+
+def test_a_group_is_rolled_back_to_what_it_served_itself(site: Site, tmp_path: Path) -> None:
+    write_replicas(tmp_path, context=384)
+    assert run(["fleet", "roll", "b"], {}) == 0
+    assert run(["fleet", "swap", "new"], {}) == 0
+    write_replicas(tmp_path, context=256)
+    site.bad = {("three", "serve", 256)}
+    assert run(["fleet", "roll"], {}) == 4
+    assert site.contexts == {"one": 512, "two": 384, "three": 512}
+    assert drafters(site) == ["new", "new"]
+    assert set(site.states.values()) == {"open"}
+
+
+def test_a_connection_that_breaks_during_a_start_is_no_reason_to_roll_back(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def break_off(_: FarStream) -> Iterator[bytes]:
+        raise UnreachableError("two cannot be reached: closed by remote host", hint="ssh two")
+        yield b""
+
+    monkeypatch.setattr("slipstream.fleet.rolling.steps.TRY_AGAIN_SECONDS", 0)
+    write_replicas(tmp_path, context=384)
+    with monkeypatch.context() as broken:
+        broken.setattr(FarStream, "lines", break_off)
+        assert run(["fleet", "roll", "b"], {}) == 3
+    assert read_rollout(site).state == "rolling"
+    assert run(["fleet", "roll", "--resume"], {}) == 0
+    assert site.contexts["two"] == 384
+
+
+def test_a_rank_that_may_still_run_keeps_its_group_from_being_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setattr("slipstream.fleet.rolling.steps.TRY_AGAIN_SECONDS", 0)
+    make_replicas(tmp_path, monkeypatch)
+    group = '[machines.two]\n[groups.b]\nmachines = ["two"]\nspeculation = true\n'
+    text = Path("fleet.toml").read_text()
+    assert group in text
+    text = text.replace(group, "[machines.two]\n").replace('["one"]', '["one", "two"]')
+    Path("fleet.toml").write_text(text)
+    made = Site(tmp_path)
+    connect(monkeypatch, made.far)
+    bring_up(made, capsys)
+    Path("fleet.toml").write_text(text.replace("context = 512", "context = 384"))
+
+    def lose(machine: str, words: list[str], _: bytes | None, after: bool) -> None:
+        """Have the second rank take files and orders to serve, and answer nothing else."""
+        if machine == "two" and words[0] in ("status", "stop") and "stop one" in made.log:
+            raise UnreachableError("two cannot be reached: it does not answer", hint="ping two")
+
+    made.far.meddle = lose
+    assert run(["fleet", "roll", "a"], {}) == 3
+    assert "slipstream fleet roll --resume" in capsys.readouterr().err
+    assert read_rollout(made).state == "rolling"
+    assert made.runs["two"].state == "ready"
+    assert not any(line.startswith("serve") for line in made.log)
+    made.far.meddle = None
+    assert run(["fleet", "roll", "--resume"], {}) == 0
+    assert made.contexts == {"one": 384, "two": 384, "three": 512}
+
+
+@pytest.mark.parametrize(("verb", "after"), [("verify", True), ("stop", False), ("stop", True)])
+def test_a_step_that_does_not_end_in_time_is_rolled_back(
+    verb: str, after: bool, site: Site, tmp_path: Path, capsys: Capture
+) -> None:
+    slow = 0
+
+    def take_too_long(machine: str, words: list[str], _: bytes | None, is_after: bool) -> None:
+        nonlocal slow
+        if (machine, words[0], is_after) == ("two", verb, after) and not slow:
+            slow += 1
+            raise SlowError("two: no end of the command within 300 s", hint="ssh two uptime")
+
+    site.far.meddle = take_too_long
+    write_replicas(tmp_path, context=384)
+    assert run(["fleet", "roll"], {}) == 4
+    assert f"because of b, {verb}: two: no end of the command" in capsys.readouterr().out
+    assert set(site.contexts.values()) == {512}
+    assert {one.state for one in site.runs.values()} == {"ready"}
+    assert set(site.states.values()) == {"open"}
+
+
+@pytest.mark.parametrize("words", [["roll"], ["roll", "--resume"], ["swap", "new"]])
+def test_a_record_that_cannot_be_read_comes_with_the_way_out(
+    words: list[str], site: Site, capsys: Capture
+) -> None:
+    file = f"{site.fleet.folder}/rollout.json"
+    site.far.files["one", file] = b'{"schema_version": 2, "id": "2026'
+    assert run(["fleet", *words], {}) == 1
+    assert f"hint: if no rollout goes on: ssh one rm {file}\n" in capsys.readouterr().err
+    assert not any(line.startswith(("stop", "serve", "swap")) for line in site.log)
+    del site.far.files["one", file]
+    assert run(["fleet", *words], {}) == (1 if "--resume" in words else 0)
+
+
+def test_a_group_that_does_not_run_is_not_rolled(site: Site, capsys: Capture) -> None:
+    assert run(["fleet", "stop", "b"], {}) == 0
+    site.log.clear()
+    assert run(["fleet", "roll"], {}) == 1
+    assert "slipstream fleet up b" in capsys.readouterr().err
+    assert not any(line.startswith(("stop", "serve")) for line in site.log)
+
+
+@pytest.mark.parametrize(
+    ("table", "line", "place"),
+    [
+        ("[groups.b]\n", "port = 8005\n", "10.0.0.2:8005"),
+        ("[machines.two]\n", 'address = "10.0.0.22"\n', "10.0.0.22:8000"),
+    ],
+)
+@pytest.mark.parametrize(("bad", "code"), [(set(), 0), ({("three", "serve", 384)}, 4)])
+def test_ports_and_addresses_can_be_rolled_and_rolled_back(
+    bad: set[tuple[str, str, int | None]],
+    code: int,
+    table: str,
+    line: str,
+    place: str,
+    site: Site,
+    tmp_path: Path,
+) -> None:
+    write_replicas(tmp_path, context=384)
+    text = (tmp_path / "fleet.toml").read_text()
+    assert table in text
+    (tmp_path / "fleet.toml").write_text(text.replace(table, table + line))
+    site.bad = bad
+    assert run(["fleet", "roll"], {}) == code
+    # It was opened where it had moved to before the next one was touched.
+    assert "serve three 384 True" in site.log
+    assert site.locate("b") == ("10.0.0.2:8000" if bad else place)
+    assert all(site.is_reached(group) for group in site.fleet.groups)
+    assert set(site.states.values()) == {"open"}
+
+
+def test_a_fleet_whose_first_machine_only_balances_is_rolled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    made = make_replicas(tmp_path, monkeypatch)
+    group = '[groups.a]\nmachines = ["one"]\nspeculation = true\n'
+    text = (tmp_path / "fleet.toml").read_text()
+    assert group in text
+    (tmp_path / "fleet.toml").write_text(text.replace(group, ""))
+    made.states.pop("a")
+    bring_up(made, capsys)
+    assert run(["fleet", "roll"], {}) == 0
 
 
 def test_an_engine_that_drafts_nothing_at_this_load_is_no_reason_to_roll_back(
@@ -120,6 +253,37 @@ def test_a_plan_of_another_fleet_is_not_rolled(site: Site, tmp_path: Path, capsy
     assert not any(line.startswith(("stop", "serve")) for line in site.log)
 
 
+@pytest.mark.parametrize("verb", ["up", "roll"])
+def test_what_a_saved_plan_could_run_on_any_rank_is_named_or_nothing_is_served(
+    verb: str, site: Site, capsys: Capture
+) -> None:
+    if verb == "up":
+        assert run(["fleet", "stop"], {}) == 0
+        capsys.readouterr()
+    site.log.clear()
+    run(["fleet", "plan", "--json"], {})
+    document = json.loads(capsys.readouterr().out)
+    evil = {"value": "/tmp/evil.so", "source": "default", "because": "x"}
+    document["groups"][1]["ranks"][0]["plan"]["environment"]["LD_PRELOAD"] = evil
+    # Whoever wrote it wrote what its machines are, too.
+    document["machines"]["two"]["host"]["software"]["openmp_library"] = evil["value"]
+    remote = {**evil, "value": True}
+    document["groups"][2]["ranks"][0]["plan"]["settings"]["trust_remote_code"] = remote
+    Path("plan.json").write_text(json.dumps(document))
+    command = ["fleet", verb, "--plan", "plan.json"]
+    assert run(command, {}) == 1
+    error = capsys.readouterr().err
+    assert "plan.json would set LD_PRELOAD, --trust-remote-code," in error
+    assert "--allow LD_PRELOAD trust-remote-code" in error
+    assert run([*command, "--allow", "LD_PRELOAD"], {}) == 1
+    assert not any(line.startswith(("stop", "serve")) for line in site.log)
+    assert run([*command, "--allow", "LD_PRELOAD", "trust-remote-code"], {}) == 0
+    assert site.plans["two"].environment["LD_PRELOAD"].value == "/tmp/evil.so"
+    served = {name: find_words(argv) for name, argv in site.far.commands if "serve" in argv}
+    assert served["two"][4:6] == ["--allow", "LD_PRELOAD"]
+    assert "--allow" not in served["one"]
+
+
 @pytest.mark.parametrize(
     ("verdict", "seconds", "code", "context"),
     [
@@ -142,173 +306,8 @@ def test_the_requests_of_a_canary_decide_about_a_plan(
     assert touched == ({"one", "two", "three"} if code == 0 else {"one"})
 
 
-def test_all_drafting_groups_are_swapped_and_back(site: Site, capsys: Capture) -> None:
-    assert run(["fleet", "swap", "new"], {}) == 0
-    assert drafters(site) == ["new", "new"]
-    assert site.runs["three"].drafters == ()
-    assert run(["fleet", "swap", "--back"], {}) == 0
-    assert drafters(site) == ["old", "old"]
-    assert read_rollout(site).state == "rolled back"
-    capsys.readouterr()
-    assert run(["fleet", "swap", "--back"], {}) == 1
-
-
-def test_a_run_that_is_over_needs_no_drafter_back(site: Site) -> None:
-    assert run(["fleet", "swap", "new"], {}) == 0
-    site.runs["two"] = site.runs["two"].model_copy(update={"state": "stopped"})
-    assert run(["fleet", "swap", "--back"], {}) == 0
-    assert drafters(site) == ["old", "new"]
-
-
-def test_if_a_group_refuses_a_drafter_all_return(site: Site, capsys: Capture) -> None:
-    site.refused = {("two", "new")}
-    assert run(["fleet", "swap", "new"], {}) == 4
-    shown = capsys.readouterr().out
-    assert drafters(site) == ["old", "old"]
-    assert "b, swap: b: swap-shape" in shown
-    assert "\x1b" not in shown
-
-
-@pytest.mark.parametrize(("worse", "code", "left"), [(set(), 0, "new"), ({"new"}, 4, "old")])
-def test_a_canary_decides_about_a_drafter_for_all(
-    worse: set[str], code: int, left: str, site: Site, capsys: Capture
-) -> None:
-    site.worse = worse
-    assert run([*CANARY, "--json"], {}) == code
-    rollout = Rollout.model_validate_json(capsys.readouterr().out)
-    assert (rollout.canary, rollout.trial_seconds) == (("b",), 7200.0)
-    assert drafters(site) == [left, left]
-    swapped = [line for line in site.log if line.startswith("swap")]
-    assert swapped == (["swap two new", "swap one new"] if code == 0 else ["swap two new"])
-    run(["fleet", "status"], {})
-    assert (
-        f"trial on two: new: {'passed' if code == 0 else 'rolled back'}" in capsys.readouterr().out
-    )
-
-
-def test_a_machine_that_is_silent_for_a_while_is_no_end_of_a_trial(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looks = 0
-
-    def wait(_: float) -> None:
-        nonlocal looks
-        looks += 1
-        site.far.down = {"two"} if looks < 3 else set()
-        if looks > 3:
-            site.end_trials()
-
-    monkeypatch.setattr("slipstream.fleet.rolling.steps.time.sleep", wait)
-    assert run([*CANARY], {}) == 0
-    assert drafters(site) == ["new", "new"]
-
-
-def test_an_interrupted_trial_goes_on_and_can_be_ended_by_order(
-    site: Site, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(_: float) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("slipstream.fleet.rolling.steps.time.sleep", interrupt)
-    assert run([*CANARY], {}) == 130
-    trial = site.runs["two"].trial
-    assert trial is not None
-    assert trial.state == "running"
-    capsys.readouterr()
-    assert run(["fleet", "swap", "new"], {}) == 1
-    assert "slipstream fleet swap --resume" in capsys.readouterr().err
-    assert run(["fleet", "swap", "--back"], {}) == 0
-    assert drafters(site) == ["old", "old"]
-
-
-@pytest.mark.parametrize("dies_after", [False, True])
-@pytest.mark.parametrize("worse", [set[str](), {"new"}])
-def test_a_control_machine_that_dies_at_any_call_leaves_a_trace_and_no_untested_drafter(
-    worse: set[str], dies_after: bool, site: Site
-) -> None:
-    """Every call is the last one once: the machines go on alone, then another machine resumes."""
-    site.worse = worse
-    start = dict(site.runs)
-    deaths = 0
-    for calls in range(40):
-        site.runs, site.far.files = dict(start), dict(site.far.files)
-        site.far.files.pop(("one", f"{site.fleet.folder}/rollout.json"), None)
-        site.far.left, site.far.dies_after = calls, dies_after
-        try:
-            code = run([*CANARY], {})
-        except ControlDiedError:
-            deaths += 1
-        else:
-            assert code == (4 if worse else 0)
-            break
-        site.far.left = None
-        if drafters(site) != ["old", "old"]:
-            # Whoever has it is on trial there, or follows one who passed; and all is written down.
-            assert read_rollout(site).drafter == "new"
-            trial = site.runs["two"].trial
-            assert trial is not None
-            assert trial.state in (
-                ["passed"] if "new" in drafters(site)[:1] else ["running", "passed"]
-            )
-        site.end_trials()
-        assert drafters(site)[0] == "old" or not worse
-        resumed = run(["fleet", "swap", "--resume"], {})
-        if resumed == 1:
-            # It died before anything was begun, or after all was done and written down.
-            begun = site.read("one", "rollout.json")
-            assert begun is None or read_rollout(site).is_over
-            assert len(set(drafters(site))) == 1
-        else:
-            assert resumed == (4 if worse else 0)
-            assert drafters(site) == (["old", "old"] if worse else ["new", "new"])
-            tries = [line for line in site.log if line == "swap two new"]
-            assert len(tries) == 1
-        site.log.clear()
-    assert deaths > 6
-
-
-@pytest.mark.parametrize(
-    "words", [[], ["new", "--back"], ["--back", "--canary", "1"], ["--resume", "new"]]
-)
-def test_a_drafter_or_back_or_resume_is_wanted(words: list[str], capsys: Capture) -> None:
-    assert run(["fleet", "swap", *words], {}) == 2
-    assert "hint: slipstream fleet swap DRAFTER --canary 1" in capsys.readouterr().err
-
-
-def test_a_canary_of_all_groups_is_refused_before_anything_is_done(site: Site) -> None:
-    site.far.commands.clear()
-    assert run(["fleet", "swap", "new", "--canary", "2"], {}) == 1
-    assert site.far.commands == []
-
-
-def test_an_engine_over_several_machines_is_rolled_instead(site: Site, capsys: Capture) -> None:
-    with Path("fleet.toml").open("a") as file:
-        file.write('[machines.four]\n[machines.five]\n[groups.d]\nmachines = ["four", "five"]\n')
-    site.far.commands.clear()
-    assert run(["fleet", "swap", "new"], {}) == 1
-    assert site.far.commands == []
-    assert "slipstream fleet roll d" in capsys.readouterr().err
-
-
 def test_another_machine_that_holds_the_fleet_keeps_it(site: Site, capsys: Capture) -> None:
     site.far.lease = {"owner": "0" * 32, "who": "ann@desk", "purpose": "roll"}
     assert run(["fleet", "swap", "new"], {}) == 1
     assert "ann@desk holds the fleet for roll" in capsys.readouterr().err
     assert drafters(site) == ["old", "old"]
-
-
-def test_a_folder_of_this_machine_is_sent_to_every_machine(site: Site, tmp_path: Path) -> None:
-    drafter = tmp_path / "my drafter"
-    drafter.mkdir()
-    assert run(["fleet", "swap", str(drafter)], {}) == 1
-    for name in ("config.json", "model.safetensors", "notes.md"):
-        (drafter / name).write_text(name)
-    assert run(["fleet", "swap", str(drafter)], {}) == 0
-    (name,) = set(drafters(site))
-    assert name.startswith("~/.local/share/slipstream/fleet/lab/drafters/my-drafter-")
-    sent = sorted(one for one in site.far.files if "/drafters/" in one[1])
-    assert sent == [
-        (machine, f"{name.removeprefix('~/')}/{file}")
-        for machine in DRAFTING
-        for file in ("config.json", "model.safetensors")
-    ]

@@ -15,7 +15,9 @@ from slipstream.fleet.machines.commands import Machines
 from slipstream.fleet.machines.installing import install, make_wheel
 from tests.unit.fleet.far_machines import FarMachines, make_fleet, say
 
-FLEET = make_fleet(machines={"one": {}, "two": {"python": "~/env/bin/python"}})
+FLEET = make_fleet(
+    machines={"one": {}, "two": {"python": "~/env/bin/python", "ssh": "me@far:2022"}}
+)
 
 
 def test_the_wheel_is_whole_and_the_same_every_time() -> None:
@@ -55,4 +57,5 @@ def test_an_install_that_fails_is_told_with_its_command() -> None:
     machines = FarMachines(lambda *_: say("", 1, b"no pip\n"))
     with pytest.raises(MissingPartError, match="two: cannot install the wheel: no pip") as caught:
         install(Machines(FLEET, machines), "two", ("slipstream.whl", b""), None)
+    assert caught.value.hint.startswith("ssh -p 2022 me@far './env/bin/python -m pip ")
     assert "--no-deps" in caught.value.hint

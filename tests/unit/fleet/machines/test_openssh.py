@@ -1,14 +1,17 @@
 """Commands go to machines word for word; what comes back is bounded, and never shown as it is."""
 
+import hashlib
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from slipstream.errors import SlipstreamError, UnreachableError
+from slipstream.errors import SlipstreamError, SlowError, UnreachableError
 from slipstream.fleet.machines import openssh
 from slipstream.fleet.machines.commands import Answer, Machines, ask_all, escape, name_command
 from slipstream.fleet.machines.openssh import OpenSsh
@@ -73,7 +76,7 @@ def test_a_command_gets_its_standard_input_and_returns_its_code(ssh: OpenSsh) ->
 def test_a_command_and_an_output_without_an_end_are_ended(
     ssh: OpenSsh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(UnreachableError, match="two: no end of the command within 0 s"):
+    with pytest.raises(SlowError, match="two: no end of the command within 0 s"):
         ssh.run("two", ["sleep", "60"], timeout=0.2)
     monkeypatch.setattr(openssh, "MOST_BYTES", 1 << 20)
     with pytest.raises(UnreachableError, match="more than 1 MiB"):
@@ -113,12 +116,16 @@ def test_a_file_is_put_in_place_whole_and_private(ssh: OpenSsh, tmp_path: Path) 
         ssh.send("two", b"", str(place / "below"))
 
 
-def test_a_file_whose_sender_dies_half_way_leaves_the_old_one(ssh: OpenSsh, tmp_path: Path) -> None:
+@pytest.mark.parametrize("arrived", [b"x" * 1000, b"x" * 99_999 + b"y"])
+def test_a_file_that_does_not_arrive_as_it_was_sent_leaves_the_old_one(
+    arrived: bytes, ssh: OpenSsh, tmp_path: Path
+) -> None:
     place = tmp_path / "plan.json"
     place.write_bytes(b"whole")
     # The end of a connection is the end of the input, for whoever reads it.
-    cut = ["sh", "-c", openssh._WRITE, "sh", str(place), "100000"]
-    assert ssh.run("two", cut, stdin=b"x" * 1000, timeout=30).code != 0
+    digest = hashlib.sha256(b"x" * 100_000).hexdigest()
+    cut = ["sh", "-c", openssh._WRITE, "sh", str(place), digest]
+    assert ssh.run("two", cut, stdin=arrived, timeout=30).code != 0
     assert place.read_bytes() == b"whole"
     left = {one.name for one in tmp_path.iterdir() if one.is_file()}
     assert left == {"log", "plan.json", "ssh"}
@@ -155,12 +162,38 @@ def test_a_relay_hands_all_of_it_over_and_a_taker_that_ends_early_ends_the_giver
     assert taken.read_bytes() == given.read_bytes()
 
 
+def test_a_relay_that_takes_too_long_is_ended_on_both_sides(
+    ssh: OpenSsh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, begin = list["subprocess.Popen[bytes]"](), OpenSsh._begin
+
+    def keep(*what: Any, **more: Any) -> "subprocess.Popen[bytes]":
+        begun.append(begin(*what, **more))
+        return begun[-1]
+
+    monkeypatch.setattr(OpenSsh, "_begin", keep)
+    with pytest.raises(SlowError, match="two: no end of the command within 0 s"):
+        ssh.relay("one", ["cat", "/dev/zero"], "two", ["sleep", "60"], timeout=0.2)
+    assert len(begun) == 2
+    assert None not in [one.returncode for one in begun]
+
+
 def test_lines_are_read_while_the_command_runs_and_long_ones_in_parts(ssh: OpenSsh) -> None:
     stream = ssh.start("two", ["sh", "-c", "echo a; head -c 200000 /dev/zero; sleep 60"])
     lines = stream.lines()
     assert next(lines) == b"a\n"
     assert len(next(lines)) <= 1 << 16
     assert stream.close() is None
+
+
+def test_a_connection_that_breaks_is_no_end_of_a_stream(ssh: OpenSsh) -> None:
+    broken = "echo a; echo 'Connection to far closed by remote host.' >&2; exit 255"
+    stream = ssh.start("one", ["sh", "-c", broken])
+    with pytest.raises(UnreachableError, match="one cannot be reached: Connection to far closed"):
+        list(stream.lines())
+    assert stream.close() == 255
+    ended = ssh.start("one", ["sh", "-c", "echo a; exit 3"])
+    assert (list(ended.lines()), ended.close()) == ([b"a\n"], 3)
 
 
 def test_one_machine_that_fails_does_not_stop_the_others() -> None:

@@ -153,7 +153,12 @@ ALIKE: dict[str, Any] = {"weights": {"a/b": "0" * 64}, "clock_offset_seconds": 0
     ("change", "code", "verdict"),
     [
         ({}, "fleet-keys", "warn"),
-        ({"slipstream": "0.0.1"}, "fleet-slipstream", "refuse"),
+        # One version apart is allowed while a fleet is upgraded.
+        ({"slipstream": "0.0.1"}, "fleet-slipstream", "warn"),
+        ({"slipstream": "0.2.7rc1"}, "fleet-slipstream", "warn"),
+        ({"slipstream": "0.3.0"}, "fleet-slipstream", "refuse"),
+        ({"slipstream": "1.1.0"}, "fleet-slipstream", "refuse"),
+        ({"slipstream": None}, "fleet-slipstream", "refuse"),
         ({"engine": None}, "fleet-engine", "refuse"),
         ({"engine": "vllm 0.31.0"}, "fleet-rank-engine", "refuse"),
         ({"clock_offset_seconds": -2.5}, "fleet-clock", "warn"),

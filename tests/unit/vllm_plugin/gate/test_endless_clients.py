@@ -8,6 +8,7 @@ import select
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -260,11 +261,29 @@ def test_a_client_that_leaves_a_request_waiting_is_noticed(served: Served) -> No
     assert served.sees_client_leave()
 
 
-def test_a_client_that_does_not_read_is_left(tmp_path: Path) -> None:
-    with run_server(tmp_path, {"stall_seconds": 0.3}) as served:
+@pytest.mark.parametrize("bytes_at_a_time", [0, 4096])
+def test_a_client_that_does_not_read_is_left(tmp_path: Path, bytes_at_a_time: int) -> None:
+    """One that reads just enough to be no dead connection holds a seat, too."""
+    with run_server(tmp_path, {"stall_seconds": 0.5}) as served:
         connection = socket.socket()
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         with connection:
             connection.connect(("127.0.0.1", served.port))
             connection.sendall(STREAM + b"\r\n" + BODY)
-            assert attack(served, "an answer that nobody reads", served.sees_client_leave)
+
+            over = threading.Event()
+
+            def read_slowly() -> None:
+                with suppress(OSError):
+                    while not over.wait(0.1):
+                        connection.recv(bytes_at_a_time)
+
+            reading = threading.Thread(target=read_slowly)
+            if bytes_at_a_time:
+                reading.start()
+            try:
+                assert attack(served, "an answer that nobody reads", served.sees_client_leave)
+            finally:
+                over.set()
+                if bytes_at_a_time:
+                    reading.join()

@@ -125,7 +125,7 @@ def test_a_request_is_tagged_with_its_key_and_kind(tmp_path: Path) -> None:
     gate = make_gate(tmp_path, engine, keys_file=file, tags=True)
     answer = ask_chat(gate, key=secret, messages=STORY)
     tag = read_tag(engine.document["vllm_xargs"])
-    assert tag == Tag(answer.headers["x-request-id"], key, "prose", "chat")
+    assert tag == Tag(answer.headers["x-request-id"], key, "prose", "chat", keep=True)
 
 
 @pytest.mark.parametrize(

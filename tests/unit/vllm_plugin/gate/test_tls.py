@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 
 import pytest
+from prometheus_client import REGISTRY
 
 from slipstream.vllm_plugin.gate import connections
 from slipstream.vllm_plugin.gate.answers import App
@@ -68,8 +69,11 @@ def test_a_request_is_answered(tmp_path: Path) -> None:
     pair, engine = make_pair(tmp_path / "tls"), Living()
     with serve(make_living_gate(tmp_path, engine), pair) as port:
         answer = ask(port, pair, MODELS)
+        ends = REGISTRY.get_sample_value("slipstream_gate_certificate_end_seconds")
     assert answer.startswith(b"HTTP/1.1 200")
     assert engine.scopes[0]["scheme"] == "https"
+    assert ends is not None
+    assert ends > time.time()
 
 
 def test_where_clients_need_a_certificate_no_request_comes_without_one(

@@ -193,6 +193,10 @@ spec:
         - {{ $values.port | quote }}
         - --drain
         - {{ $values.drainSeconds | quote }}
+        {{- if $values.allow }}
+        - --allow
+        {{- toYaml $values.allow | nindent 8 }}
+        {{- end }}
       env:
         {{- include "slipstream.folders" .root | nindent 8 }}
         - name: HF_HUB_OFFLINE

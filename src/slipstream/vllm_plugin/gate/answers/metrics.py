@@ -4,9 +4,11 @@ With several API processes prometheus_client keeps the values in files that vLLM
 are bounded: routes that the gate knows, ids of keys from the key file, codes of refusals.
 """
 
+import math
 import time
 from collections import deque
 from functools import cache, partial
+from pathlib import Path
 
 OTHER = "other"
 NOBODY = "none"
@@ -43,6 +45,16 @@ class Metrics:
             "Requests that the gate has: their body is read, or they wait.",
         )
         self.connections = gauge("slipstream_gate_connections", "Open connections.")
+        self.notes = Gauge(
+            "slipstream_run_notes",
+            "What is not as planned, as slipstream status lists it.",
+            multiprocess_mode="mostrecent",
+        )
+        self.generation = Gauge(
+            "slipstream_drafter_generation",
+            "Number of the learnt drafter that serves; 0 is the drafter of the plan.",
+            multiprocess_mode="mostrecent",
+        )
         self.body_bytes = Histogram(
             "slipstream_gate_request_body_bytes", "Sizes of request bodies.", buckets=BODY_BYTES
         )
@@ -67,8 +79,26 @@ class Metrics:
         )
         for outcome in SWAP_OUTCOMES:  # From zero on, so that the first one is an increase.
             self.swaps.labels(outcome)
+        self._certificate_end = Gauge(
+            "slipstream_gate_certificate_end_seconds",
+            "Unix time at which the server's certificate ends; no number without TLS.",
+        )
+        self._certificate_end.set(math.nan)
         self._keys: set[str] = set()
         self._first_tokens: deque[tuple[float, float]] = deque(maxlen=MOST_FIRST_TOKENS)
+
+    def watch_certificate(self, file: str) -> None:
+        """Show when the certificate in a file ends, which may be replaced at any time."""
+        from cryptography.x509 import load_pem_x509_certificate
+
+        def read_end() -> float:
+            try:
+                pem = Path(file).read_bytes()
+                return load_pem_x509_certificate(pem).not_valid_after_utc.timestamp()
+            except (OSError, ValueError):
+                return 0.0
+
+        self._certificate_end.set_function(read_end)
 
     def count_request(self, route: str, status: str, key: str) -> None:
         self._requests.labels(route, status, self._bound_key(key)).inc()

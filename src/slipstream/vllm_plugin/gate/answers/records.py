@@ -94,15 +94,15 @@ class AccessLog:
             self._write(path, lines)
 
     def _write(self, path: Path, lines: list[Line]) -> None:
-        content = b"".join(
-            json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines
-        )
         try:
+            content = b"".join(
+                json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines
+            )
             with _locked(path.parent):
                 self._make_room(path, len(content))
                 _append_line(path, content)
             self._failed = False
-        except OSError as fault:
+        except Exception as fault:  # noqa: BLE001 later lines may be written
             self._drop(len(lines))
             if not self._failed:
                 _log.error("the access log cannot be written: %s", fault)

@@ -73,6 +73,7 @@ class AnswerTokens:
 
     def __init__(self) -> None:
         self.seated = False  # Before that, the engine has done nothing.
+        self.ended = False
         self.prompt: int | None = None
         self._answer: int | None = None
         self._chunks = self._characters = 0

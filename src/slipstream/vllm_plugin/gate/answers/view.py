@@ -1,16 +1,19 @@
 """The run on one page: GET /slipstream, and GET /slipstream/state with its figures as JSON.
 
-For a browser on this machine, with or without keys, and for nobody else: to others there is no
-such route. A page of another site that has its name resolve to this machine (DNS rebinding) is
-told by its Host header. No key, no prompt, no path and no client is in either answer.
+For a browser on this machine and nobody else: to others there is no such route. A page of another
+site that has its name resolve to this machine (DNS rebinding) is told by its Host header. A proxy
+on this machine can look like a browser, so with keys one that may read /metrics is needed here: a
+browser asks for it as a password. No key, no prompt, no path and no client is in either answer.
 """
 
 import asyncio
 import json
 import re
 import time
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
@@ -22,11 +25,15 @@ from slipstream.vllm_plugin.gate.run_link import RunLink
 PAGE = "GET /slipstream"
 STATE = "GET /slipstream/state"
 ROUTES = (PAGE, STATE)
+# Here only, where nothing is done: browsers send a password along from pages of others.
+ASK_PASSWORD = ((b"www-authenticate", b'Basic realm="slipstream: a key as password"'),)
 NAME_CHARACTERS = 80
 POINT_SECONDS = 2.0
 MOST_POINTS = 300
 # A proxy may send any of them for somebody who is not here.
-_FORWARDED = re.compile(rb"forwarded|via|x-forwarded-.*|x-real-ip|x-client-ip|cf-connecting-ip")
+_FORWARDED = re.compile(
+    rb"forwarded|via|x-forwarded-.*|x-real-ip|x-client-ip|cf-connecting-ip|true-client-ip"
+)
 _HOST = re.compile(rb"(?:localhost|127\.0\.0\.1|\[::1\])(?::(\d{1,5}))?", re.IGNORECASE)
 _USUAL_PORTS = {"http": 80, "https": 443}
 _HEADERS = (
@@ -60,6 +67,16 @@ def is_for_here(scope: Scope) -> bool:
         return False
     usual = _USUAL_PORTS.get(scope.get("scheme", "http"))
     return bool((int(found[1]) if found[1] else usual) == server[1])
+
+
+def take_password(headers: Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:
+    """Return the headers with the password of a browser's user as the key."""
+    scheme, _, words = headers.get(b"authorization", b"").partition(b" ")
+    if scheme.lower() == b"basic":
+        with suppress(ValueError):
+            key = b64decode(words, validate=True).partition(b":")[2]
+            return {**headers, b"authorization": b"Bearer " + key}
+    return headers
 
 
 class View:

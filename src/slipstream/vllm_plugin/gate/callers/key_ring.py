@@ -17,11 +17,17 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from hmac import compare_digest
 
-from slipstream.serving.access.gate_file import GateSettings, KeyDefaults, is_loopback
+from slipstream.serving.access.gate_file import (
+    GENERATING,
+    POOLING,
+    GateSettings,
+    KeyDefaults,
+    is_loopback,
+)
 from slipstream.serving.access.keys import KEYS_HINT, Key, KeyTerms
 from slipstream.vllm_plugin.gate.answers import Refusal
 from slipstream.vllm_plugin.gate.requests.limits import Document, require_number
-from slipstream.vllm_plugin.gate.routes import SCOPES
+from slipstream.vllm_plugin.gate.routes import MODELS, SCOPES
 from slipstream.vllm_plugin.gate.settings import WatchedFile
 
 Headers = Mapping[bytes, bytes]
@@ -35,7 +41,8 @@ PROBE_BYTES = 2**14
 PROBE_SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 PROBE_FIELDS = frozenset(
     {"model", "prompt", "max_tokens", "temperature", "top_p", "seed", "ignore_eos"}
-    | {"structured_outputs"}
+    | {"structured_outputs", "top_k", "logprobs", "echo"}
+    | {"presence_penalty", "frequency_penalty", "repetition_penalty"}
 )
 _PAGE_FROM_HERE = re.compile(rb"https?://(?:localhost|127\.\d+\.\d+\.\d+|\[::1\])(?::\d+)?")
 _log = logging.getLogger(__name__)
@@ -48,9 +55,11 @@ class Caller:
     id: str
     cache_salt: str | None = None
     terms: KeyDefaults = NO_TERMS
+    others: int = 0  # Other keys that may use the engine.
 
 
 TERMS = {*KeyTerms.model_fields}
+ENGINE_SCOPES = {SCOPES[route] for route in (*GENERATING, *POOLING)}
 ANYONE = Caller("anyone")
 SUPERVISOR = Caller(
     "supervisor", terms=NO_TERMS.model_copy(update={"requests_at_once": PROBES_AT_ONCE})
@@ -96,14 +105,22 @@ class KeyRing:
         found = [entry for digest in digests if (entry := self._find(keys, digest)) is not None]
         if not found:
             what = "this key is not known, or has expired" if given else "a key is needed"
-            challenge = ((b"www-authenticate", b"Bearer"),)
             how = "Authorization: Bearer KEY, or x-api-key: KEY"
-            raise Refusal(401, f"{what}: {how}", headers=challenge)
+            raise Refusal(401, f"{what}: {how}", headers=((b"www-authenticate", b"Bearer"),))
         digest, key = found[0]
-        several = len({one.id for _, one in keys}) > 1
-        salt = hmac.digest(digest, b"prefix cache", "sha256").hex() if several else None
+        salt = hmac.digest(digest, b"prefix cache", "sha256").hex()
         own = key.model_dump(include=TERMS, exclude_none=True)
-        return Caller(key.id, salt, self._defaults.model_copy(update=own))
+        terms = self._defaults.model_copy(update=own)
+        return Caller(key.id, salt, terms, self._count_others(keys, key.id))
+
+    def _count_others(self, keys: tuple[_Entry, ...], caller: str) -> int:
+        now = datetime.fromtimestamp(self._clock(), UTC)
+        others = {
+            key.id
+            for _, key in keys
+            if key.is_valid(now) and (key.routes is None or ENGINE_SCOPES & {*key.routes})
+        }
+        return len(others - {caller})
 
     def _find(self, keys: tuple[_Entry, ...], digest: bytes) -> _Entry | None:
         """Compare with every key, whichever is found, so that time tells nothing."""
@@ -115,7 +132,7 @@ class KeyRing:
 
 
 def require_scope(caller: Caller, route: str) -> None:
-    if caller is SUPERVISOR and route not in (PROBE_ROUTE, "GET /metrics"):
+    if caller is SUPERVISOR and route not in (PROBE_ROUTE, MODELS, "GET /metrics"):
         raise Refusal(403, "this key is for probes only", reason="scope")
     allowed = caller.terms.routes
     if allowed is not None and SCOPES.get(route) not in allowed:
@@ -148,8 +165,9 @@ def _list_given(headers: Headers) -> list[bytes]:
 
     Anthropic's clients may send both headers, one of them with a key of Anthropic's own.
     """
-    scheme, _, bearer = headers.get(b"authorization", b"").partition(b" ")
-    keys = (bearer.strip() if scheme.lower() == b"bearer" else b"", headers.get(b"x-api-key", b""))
+    scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+    bearer = given.strip() if scheme.lower() == b"bearer" else b""
+    keys = (bearer, headers.get(b"x-api-key", b""))
     return [key for key in keys if key]
 
 

@@ -39,8 +39,8 @@ MOST_WAITING = 64
 # On a machine that has other things to do: a child has a low priority.
 MOST_SECONDS = 60.0
 MINUTE = 60.0
-# Half of what vLLM keeps (VLLM_XGRAMMAR_CACHE_MB): what is remembered here is still in there.
-REMEMBERED_BYTES = 256 * 2**20
+# Half of what plans let vLLM keep (VLLM_XGRAMMAR_CACHE_MB): what is remembered is still in there.
+REMEMBERED_BYTES = 32 * 2**20
 LEAST_BYTES = 2**16
 
 # When a key had something measured, and the milliseconds that it took.
@@ -153,7 +153,7 @@ class Constraints:
     def _remember(self, digest: bytes, verdict: Verdict) -> None:
         self._known[digest] = verdict
         self._known_bytes += max(LEAST_BYTES, verdict.size)
-        while self._known_bytes > REMEMBERED_BYTES:
+        while self._known_bytes > REMEMBERED_BYTES and len(self._known) > 1:
             _, oldest = self._known.popitem(last=False)
             self._known_bytes -= max(LEAST_BYTES, oldest.size)
 

@@ -18,8 +18,9 @@ ASCII = 128
 MOST_REPEATS = 100
 _OTHER = 1 << ASCII  # One bit stands for every character beyond ASCII.
 _ANY = (_OTHER << 1) - 1
-# Escapes and classes, so that what is left are the signs of the pattern itself.
-_WITHIN = re.compile(r"\\.|\[(?:\\.|[^\]\\])*+\]", re.DOTALL)
+# Escapes and classes, so that what is left are the signs of the pattern itself. A class without its
+# end, too, which is an error later: to look for that from every bracket again would take long.
+_WITHIN = re.compile(r"\\.|\[(?:\\.|[^\]\\])*+\]?", re.DOTALL)
 _COUNT = re.compile(r"\{\d{1,9}(?:,\d{0,9})?\}", re.ASCII)
 _ODD = re.compile(r"[][{}]|\(\?(?!:|P?<[A-Za-z_])")
 _NAME = re.compile(r"\(\?<(?=[A-Za-z_])")

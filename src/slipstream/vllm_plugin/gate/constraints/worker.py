@@ -176,8 +176,9 @@ class Worker:
 
     def _begin(self, line: Line) -> None:
         reading, writing = os.pipe()
+        parent = os.getpid()
         if not (process := os.fork()):
-            _run_child(self._compiler, line, writing)
+            _run_child(self._compiler, line, writing, parent)
         os.close(writing)
         self._children[reading] = (line["id"], process)
         self._selector.register(reading, selectors.EVENT_READ)
@@ -199,13 +200,13 @@ class Worker:
         os.write(1, json.dumps(answer).encode() + b"\n")
 
 
-def _run_child(compiler: Compiler, line: Line, writing: int) -> None:
+def _run_child(compiler: Compiler, line: Line, writing: int, parent: int) -> None:
     """Measure the forms of a job within its limits, and never return."""
     # Beside a busy engine it gets a 28th of a core. At idle priority it would get none, and an
     # ordinary schema of a neighbour would never be measured.
     os.nice(CHILD_NICE)
     try:
-        _limit(line["most_milliseconds"])
+        _limit(line["most_milliseconds"], parent)
         random.seed()
         result = _measure(compiler, line["forms"], line["most_milliseconds"] / 1000)
         os.write(writing, json.dumps(result).encode())
@@ -226,9 +227,11 @@ def _measure(compiler: Compiler, forms: list[tuple[str, str]], most_seconds: flo
     return {"outcome": "fits", "size": size}
 
 
-def _limit(milliseconds: int) -> None:
+def _limit(milliseconds: int, parent: int) -> None:
     """Have the system end this process with its parent or beyond its time, and refuse it memory."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # It ended before it could be followed.
+        os._exit(0)
     signal.setitimer(signal.ITIMER_PROF, milliseconds / 1000)
     seconds = milliseconds // 1000 + 2
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))

@@ -93,10 +93,9 @@ def require_pictures(document: Document, media: GateMedia) -> int:
     return characters
 
 
-def estimate_prompt_bytes(document: Document, body_bytes: int) -> int:
-    """Return the bytes of text that a body stands for, by about four to a token."""
-    pictures = [_read_picture(part)[1] or "" for _, part, _ in _find_media(document)]
-    return body_bytes - sum(map(len, pictures)) + PICTURE_BYTES * len(pictures)
+def measure_pictures(document: Document) -> list[int]:
+    """Return the characters of data that each picture has in the body."""
+    return [len(_read_picture(part)[1] or "") for _, part, _ in _find_media(document)]
 
 
 def _find_media(document: Document) -> Iterator[tuple[str, Part, frozenset[str]]]:

@@ -22,6 +22,15 @@ POOLED_LISTS = ("documents", "queries", "items", "data_1", "data_2", "text_1", "
 # Whose values the engine makes grammars of.
 SCHEMAS = ("response_format", "text", "output_config")
 
+# Lists of turns, or of their parts.
+TURNS = ("messages", "input", "system", "previous_input_messages")
+# A text, or its tokens by their numbers, which are quick to check.
+TOKENIZED = ("prompt", "input", "tokens")
+# With limits of their own, which are shorter than a context: most templates do not write them.
+CONSTRAINTS = (*SCHEMAS, "structured_outputs")
+# Digits per bit of a number.
+_DIGITS = 0.30103
+
 SALT_CHARACTERS = 128
 
 CONTAINERS = (dict, list)
@@ -29,15 +38,26 @@ CONTAINERS = (dict, list)
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 
 
-def require_few_containers(body: bytes, most: int) -> None:
+def require_parsable(body: bytes, most: int, most_tokens: int) -> None:
     """Refuse a body that would take long to parse, before it is parsed."""
-    if _count_openings(body) > most and _count_openings(_STRING.sub(b"", body)) > most:
+    if _count_openings(body) <= most and body.count(b",") <= most + most_tokens:
+        return
+    bare = _STRING.sub(b"", body)
+    if _count_openings(bare) > most:
         raise Refusal(400, f"the body has more than {most} objects and lists")
+    if bare.count(b",") > most + most_tokens:
+        raise Refusal(400, f"the body has more than {most} values and {most_tokens} tokens")
 
 
 def require_within_limits(document: Document, body: bytes, limits: GateLimits) -> None:
     """Refuse what is too deep, too many, too long or too large."""
+    _require_few_values(document, limits.values)
     _require_shallow(document, body, limits.depth)
+    tokens = _find_tokens(document)
+    for field in TURNS:
+        lists = [one for one in walk(document.get(field)) if isinstance(one, list)]
+        count = sum(len(one) for one in lists if id(one) not in tokens)
+        _require_most(count, limits.turns, "turns and parts", field)
     for field in ("n", "best_of"):
         require_number(document, field, limits.n)
     for field in ("logprobs", "top_logprobs", "prompt_logprobs"):
@@ -83,6 +103,19 @@ def require_short_salt(document: Document) -> None:
         raise Refusal(400, what, field="cache_salt")
 
 
+def require_short_text(document: Document, most: int) -> None:
+    """Refuse a text that no context can hold: the engine would read it whole, even to cut it.
+
+    A chat template may write any field, names and numbers, too.
+    """
+    for field, value in document.items():
+        if field in CONSTRAINTS or _is_tokenized(field, value):
+            continue
+        several = isinstance(value, list) and any(isinstance(one, str | list) for one in value)
+        length = max(map(_count_characters, value if several else [value]))
+        _require_most(length, most, "characters of text", field[:40])
+
+
 def list_tools(document: Document) -> list[Document]:
     """List the tools: declared, within a namespace (Responses), or added by a turn (Messages)."""
     tools: list[Document] = []
@@ -103,6 +136,49 @@ def walk(value: Any) -> Iterator[Any]:
         yield (one := waiting.pop())
         children = one.values() if isinstance(one, dict) else one
         waiting += [child for child in children if isinstance(child, CONTAINERS)]
+
+
+def _count_characters(value: Any) -> int:
+    count = _count_leaf(value)
+    for container in walk(value):
+        if isinstance(container, dict):
+            count += sum(map(len, container))
+            container = container.values()
+        count += sum(map(_count_leaf, container))
+    return count
+
+
+def _count_leaf(value: Any) -> int:
+    if isinstance(value, str):
+        return len(value)
+    return int(value.bit_length() * _DIGITS) + 1 if isinstance(value, int) else 0
+
+
+def _is_tokenized(field: str, value: Any) -> bool:
+    """Return whether a field has one text or several by the numbers of their tokens."""
+    if field not in TOKENIZED or not isinstance(value, list):
+        return False
+    texts = [one for one in value if isinstance(one, list)]
+    return all(map(_is_tokens, texts if len(texts) == len(value) else [value]))
+
+
+def _require_few_values(document: Document, most: int) -> None:
+    """Refuse more values than are quick to check; a list of tokens is one."""
+    tokens = _find_tokens(document)
+    count = sum(len(one) for one in walk(document) if id(one) not in tokens)
+    if count > most:
+        raise Refusal(400, f"the body has {count} values; this server allows up to {most}")
+
+
+def _find_tokens(document: Document) -> set[int]:
+    """Return the identities of the lists of tokens; in a turn there are none."""
+    given = [one for name in TOKENIZED if isinstance(one := document.get(name), list)]
+    lists = [one for field in given for one in (field, *field) if isinstance(one, list)]
+    return {id(one) for one in lists if _is_tokens(one)}
+
+
+def _is_tokens(value: list[Any]) -> bool:
+    return {*map(type, value)} == {int}
 
 
 def _list_objects(value: Any) -> list[Document]:

@@ -8,19 +8,18 @@ listed is dropped. What is dropped or changed is named in the warning that the c
 import json
 from typing import NoReturn
 
-from slipstream.serving.access.gate_file import GateLimits, GateSettings
+from slipstream.serving.access.gate_file import GateSettings
 from slipstream.vllm_plugin.gate.answers import Refusal
 from slipstream.vllm_plugin.gate.constraints.forms import require_forms, require_tokens_left
 from slipstream.vllm_plugin.gate.requests.content import require_pictures, require_text
 from slipstream.vllm_plugin.gate.requests.limits import (
     Document,
-    require_few_containers,
     require_few_inputs,
     require_number,
+    require_parsable,
     require_short_salt,
     require_within_limits,
 )
-from slipstream.vllm_plugin.gate.requests.shapes import require_sound_shapes
 from slipstream.vllm_plugin.gate.routes import MESSAGES, POOLING, RESPONSES, WITHOUT_ENGINE
 
 # vLLM 0.32 refuses the first two while it speculates, and the third ends the engine (vllm#42592).
@@ -75,6 +74,8 @@ FIELDS = frozenset(
     {*_PROMPTS, *_SAMPLING, *_LENGTHS, *_TOOLS, *_ANSWERS, *_HOSTED, *_ROUTERS, *SERVER_FIELDS}
 )
 MOST_DROPPED = 16
+# By their numbers, in all prompts of a request; a longer context has more.
+MOST_TOKENS = 2**17
 # The fields that end an answer, the one to set first; without any, an answer fills the context.
 ANSWER_FIELDS = {
     "/v1/chat/completions": ("max_completion_tokens", "max_tokens"),
@@ -95,8 +96,8 @@ def _refuse_constant(name: str) -> NoReturn:
 _decoder = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
-def parse_body(body: bytes, limits: GateLimits) -> Document:
-    require_few_containers(body, limits.containers)
+def parse_body(body: bytes, settings: GateSettings) -> Document:
+    require_parsable(body, settings.limits.values, max(MOST_TOKENS, settings.context or 0))
     try:
         document = _decoder.decode(body.decode())
     except RecursionError as fault:
@@ -113,7 +114,6 @@ def apply_policy(document: Document, body: bytes, path: str, settings: GateSetti
     require_within_limits(document, body, settings.limits)
     if path in POOLING:
         require_few_inputs(document, settings.limits)
-    require_sound_shapes(document, path)
     warnings = keep_known_fields(document, path)
     require_short_salt(document)
     _require_known_template_arguments(document, settings.template_arguments)

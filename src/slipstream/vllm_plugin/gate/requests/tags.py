@@ -1,4 +1,4 @@
-"""The tag that the engine's core gets with a request: whose it is, of what kind, drafted or not.
+"""The tag that the engine's core gets with a request: whose, of what kind, drafted, kept or not.
 
 A client cannot write it: `vllm_xargs`, in which it travels, is refused in a body. What a client may
 say is a header, which every client library can send with every API and which is about its own
@@ -36,4 +36,5 @@ def make_tag(
     plain = not drafts or caller.terms.drafts == "off" or kind in settings.plain_kinds
     # The supervisor asks whether drafts are accepted.
     how = "plain" if plain and caller is not SUPERVISOR else "-"
-    return " ".join((identity, caller.id, kind, SCOPES[f"POST {path}"], how))
+    keep = "-" if caller.terms.learning == "off" or caller is SUPERVISOR else "keep"
+    return " ".join((identity, caller.id, kind, SCOPES[f"POST {path}"], how, keep))

@@ -16,6 +16,7 @@ from slipstream.vllm_plugin.gate.answers.tokens import AnswerTokens
 from slipstream.vllm_plugin.gate.callers.key_ring import Caller
 
 BYTES_A_TOKEN = 4
+MOST_TOKENS = 1 << 31
 USUAL_ANSWER_TOKENS = 256.0
 _LATEST = 0.1
 REFUSED_AT_ONCE = 100
@@ -73,7 +74,9 @@ class CallerLimits:
             yield None
             return
         prompt = size // BYTES_A_TOKEN
-        asked = prompt + (self._usual_tokens[caller.id] if answer is None else answer)
+        # Here it is as the client wrote it: below zero, or more than a number can be.
+        bounded = self._usual_tokens[caller.id] if answer is None else max(0, answer)
+        asked = prompt + min(bounded, MOST_TOKENS)
         if wait := self._take(self._tokens, caller.id, asked, per_minute):
             what = f"this key may use {per_minute} tokens a minute, and this request about"
             what = f"{what} {asked:.0f}"
@@ -82,11 +85,13 @@ class CallerLimits:
         try:
             yield used
         finally:
-            actual = 0
+            actual = 0.0
             if used.seated:
+                # Of an answer that was left before anything of it came, nobody knows the length.
+                answer_tokens = used.answer if used.ended or used.answer else asked - prompt
                 usual = self._usual_tokens[caller.id]
-                self._usual_tokens[caller.id] = usual + _LATEST * (used.answer - usual)
-                actual = (prompt if used.prompt is None else used.prompt) + used.answer
+                self._usual_tokens[caller.id] = usual + _LATEST * (answer_tokens - usual)
+                actual = (prompt if used.prompt is None else used.prompt) + answer_tokens
             self._tokens[caller.id].level += asked - actual
 
     def _take(self, buckets: dict[str, _Bucket], key: str, amount: float, most: int) -> float:

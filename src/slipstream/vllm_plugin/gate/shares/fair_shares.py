@@ -2,9 +2,10 @@
 
 A key may use every seat that no other key needs. What others had at once in the last seconds is
 kept for them, up to their share, so that a caller with one request after the other finds its
-seat free beside one with sixty-four. Seats that nobody is entitled to go to the key that had the
-least seat time for its weight. Requests that wait are not the engine's: the engine sees each one
-with its seat.
+seat free beside one with sixty-four; and for those who were away longer a part of the seats is
+kept, one for each. Seats that nobody is entitled to go to the key that had the least seat time for
+its weight. Requests that wait are not the engine's: the engine sees each one with all its seats.
+One that needs more than its share gets them in its turn: until then others have the kept ones only.
 """
 
 import asyncio
@@ -15,12 +16,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from slipstream.serving.access.gate_file import GateSettings
-from slipstream.vllm_plugin.gate.answers import Receive, try_later
+from slipstream.vllm_plugin.gate.answers import Receive, Refusal, try_later
 from slipstream.vllm_plugin.gate.answers.accounting import Accounting
 from slipstream.vllm_plugin.gate.callers.key_ring import Caller
 from slipstream.vllm_plugin.gate.requests.body import await_leaving
 
 KEPT_SECONDS = 10.0
+# Of the seats, for keys that have none: a quarter, and at least one of several.
+KEPT_PART = 4
 LOOK_AGAIN_SECONDS = 1.0
 # How fast the usual time in a seat follows the latest one.
 _LATEST = 0.1
@@ -74,6 +77,7 @@ class FairShares:
         self._clock = clock
         self._shares: dict[str, _Share] = {}
         self._virtual = 0.0
+        self._others = 0
         self._usual_seconds = 1.0
         self._waiting = 0
         self._waiting_bytes = 0
@@ -82,9 +86,13 @@ class FairShares:
     async def take(
         self, caller: Caller, sequences: int, size: int, receive: Receive, settings: GateSettings
     ) -> Seat | None:
-        """Wait for a seat; return None if the client leaves before."""
+        """Wait for a seat for each sequence; return None if the client leaves before."""
         if self._seats is None:
             return Seat()
+        self._others = caller.others
+        if self._others and sequences > (most := self._seats - self._way_in):
+            what = f"{sequences} answers in one request; this server has {most} seats for a key"
+            raise Refusal(400, f"{what}: send fewer prompts at a time, or a smaller n", field="n")
         share = self._shares.setdefault(caller.id, _Share())
         share.weight = caller.terms.weight
         if not share.wanted:
@@ -103,6 +111,12 @@ class FairShares:
             if place in share.waiting:
                 share.waiting.remove(place)
                 self._hand_out()
+
+    @property
+    def _way_in(self) -> int:
+        """How many seats a key leaves to the others, however much it asks for."""
+        seats = self._seats or 1
+        return min(self._others, seats - 1, max(1, seats // KEPT_PART))
 
     def _require_room(self, size: int, settings: GateSettings) -> None:
         if (
@@ -149,15 +163,25 @@ class FairShares:
             share.note_peak(now)
         self._shares = {name: one for name, one in self._shares.items() if one.peak}
         shares = [*self._shares.values()]
-        entitled = self._apportion(shares)
+        away = max(0, min(self._way_in, self._others + 1 - len(shares)))
+        entitled = self._apportion(shares, away)
         while queued := sorted((one for one in shares if one.waiting), key=lambda one: one.virtual):
-            free = (self._seats or 0) - sum(one.held for one in shares)
+            held = sum(one.held for one in shares)
+            free = (self._seats or 0) - held
             short = {one: max(0, min(entitled[one], one.peak) - one.held) for one in shares}
-            kept = sum(short.values())
+            kept = sum(short.values()) + away
+            turn: _Share | None = None  # Of one that waits until the others' seats are enough.
             for share in queued:
-                seats = min(share.waiting[0].seats, max(1, entitled[share]))
-                within = share.held + seats <= entitled[share]
-                if seats <= free and (within or seats <= free - kept + short[share]):
+                seats, others = share.waiting[0].seats, held - share.held
+                if turn is not None:
+                    fits = not share.held and held - turn.held < self._way_in
+                elif seats > max(1, entitled[share]):
+                    fits = seats <= free - max(0, self._way_in - others)
+                    turn = share
+                else:
+                    within = share.held + seats <= max(1, entitled[share])
+                    fits = within or seats <= free - kept + short[share]
+                if fits and seats <= free:
                     self._give(share, seats, now)
                     break
             else:
@@ -171,9 +195,9 @@ class FairShares:
         self._timer = None
         self._hand_out()
 
-    def _apportion(self, shares: list[_Share]) -> dict[_Share, int]:
-        """Divide the seats by weight; while there are enough, every key gets one."""
-        seats, total = self._seats or 0, sum(one.weight for one in shares)
+    def _apportion(self, shares: list[_Share], away: int) -> dict[_Share, int]:
+        """Divide the other seats by weight; while there are enough, every key gets one."""
+        seats, total = (self._seats or 0) - away, sum(one.weight for one in shares)
         least = 1 if len(shares) <= seats else 0
         parts = {one: max(least, int(seats * one.weight / total + 1e-9)) for one in shares}
         while (over := sum(parts.values()) - seats) > 0:

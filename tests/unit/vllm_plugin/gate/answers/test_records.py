@@ -109,6 +109,15 @@ def test_a_full_disk_costs_lines_and_nothing_else(caplog: pytest.LogCaptureFixtu
     ]
 
 
+def test_a_line_that_cannot_be_written_ends_no_thread(tmp_path: Path) -> None:
+    lost: list[int] = []
+    log = make_log(tmp_path / "access.jsonl", lost)
+    log.add({"number": object()})
+    wait_until(lambda: lost == [1])
+    write_lines(log, [1])
+    assert read_numbers(tmp_path / "access.jsonl") == [1]
+
+
 def test_half_a_write_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, write = tmp_path / "access.jsonl", os.write
     path.write_text('{"number":0}\n')

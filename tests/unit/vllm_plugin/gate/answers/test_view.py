@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from slipstream.serving.access.keys import make_key
+from slipstream.serving.access.keys import KeyTerms, make_key
 from slipstream.serving.messages import Readiness
 from slipstream.steering.state import FRESH_SECONDS
 from slipstream.vllm_plugin.gate.answers import view
@@ -35,6 +35,7 @@ from tests.unit.vllm_plugin.gate.test_connections import Living, enliven, serve_
 from tests.unit.vllm_plugin.steering.reports import make_state
 
 PAGE, STATE = "/slipstream", "/slipstream/state"
+READER = KeyTerms(routes=("chat", "metrics"))
 HERE = ((b"host", b"127.0.0.1:8000"),)
 
 
@@ -60,6 +61,7 @@ FORWARDING = (
         (b"x-forwarded-host", b"a"),
     ),
     *((b"forwarded", b"for=127.0.0.1"), (b"via", b"1.1 a"), (b"x-real-ip", b"127.0.0.1")),
+    (b"true-client-ip", b"127.0.0.1"),
 )
 BARE = {"headers": [(b"host", b"localhost")]}
 ASKED: list[tuple[dict[str, Any], bool]] = [
@@ -81,7 +83,7 @@ ASKED: list[tuple[dict[str, Any], bool]] = [
 def test_who_is_not_here_finds_no_such_route(
     tmp_path: Path, engine: Engine, path: str, parts: dict[str, Any], allowed: bool
 ) -> None:
-    gate = make_gate(tmp_path, engine, keys_required=True)
+    gate = make_gate(tmp_path, engine)
     status, _, body = ask(gate, path, **parts)
     assert status == (200 if allowed else 404)
     if not allowed:
@@ -90,6 +92,34 @@ def test_who_is_not_here_finds_no_such_route(
     assert ask(gate, path, method="POST")[0] == 404
     assert ask(gate, f"{path}/")[0] == 404
     assert engine.scopes == []
+
+
+def test_with_keys_one_is_needed_which_a_browser_asks_for_as_a_password(tmp_path: Path) -> None:
+    keys = tmp_path / "keys" / "keys.json"
+    made = make_key(keys, "alice", now=datetime.now(UTC), expires=None, terms=READER)
+    chat = make_key(keys, "bob", now=datetime.now(UTC), expires=None)
+    gate = make_gate(tmp_path, Engine(), keys_file=keys)
+
+    def ask_as(scheme: str, secret: str, path: str = STATE) -> tuple[int, dict[bytes, bytes]]:
+        headers = [*HERE, (b"authorization", f"{scheme} {secret}".encode())]
+        return ask(gate, path, headers=headers)[:2]
+
+    def write(secret: str) -> str:
+        return base64.b64encode(f"me:{secret}".encode()).decode()
+
+    # As nginx with `proxy_http_version 1.1` sends the request of anybody.
+    status, headers, _ = ask(gate, PAGE)
+    assert (status, headers[b"www-authenticate"][:5]) == (401, b"Basic")
+    for path in (PAGE, STATE):
+        assert ask_as("Bearer", made.secret, path)[0] == 200
+        assert ask_as("Basic", write(made.secret), path)[0] == 200
+    for scheme, secret in (("Basic", write("guessed")), ("Basic", "%%%"), ("Basic", made.secret)):
+        assert ask_as(scheme, secret)[0] == 401
+    assert ask_as("Basic", write(chat.secret))[0] == 403
+    assert ask(gate, PAGE, client=REMOTE)[0] == 404
+    # Nowhere else: a browser would send it along from a page of others.
+    assert ask_as("Bearer", made.secret, "/metrics")[0] == 200
+    assert ask_as("Basic", write(made.secret), "/metrics")[0] == 401
 
 
 def read_policy(header: bytes) -> dict[str, list[str]]:
@@ -140,7 +170,7 @@ def test_a_browser_runs_the_pages_own_script_and_nothing_else(tmp_path: Path) ->
 
 def test_the_figures_are_those_of_the_moment_and_nobodys(tmp_path: Path) -> None:
     keys = tmp_path / "keys" / "keys.json"
-    made = make_key(keys, "alice", now=datetime.now(UTC), expires=None)
+    made = make_key(keys, "alice", now=datetime.now(UTC), expires=None, terms=READER)
     named = ("/data/models/private/Qwen3-8B",)
     gate = make_gate(tmp_path, enliven(Streaming(*EVENTS)), keys_file=keys, served_names=named)
     gate.run.hear(Readiness(state="ready"))
@@ -150,8 +180,8 @@ def test_the_figures_are_those_of_the_moment_and_nobodys(tmp_path: Path) -> None
         said = {**HELLO, "model": "/data/models/private/Qwen3-8B", "stream": True}
         key = {"Authorization": f"Bearer {made.secret}"}
         assert httpx.post(f"{base}{CHAT}", json=said, headers=key).status_code == 200
-        answer = httpx.get(f"{base}{STATE}")
-        assert httpx.get(f"{base}{PAGE}").text.startswith("<!DOCTYPE html>")
+        answer = httpx.get(f"{base}{STATE}", headers=key)
+        assert httpx.get(f"{base}{PAGE}", headers=key).text.startswith("<!DOCTYPE html>")
     state = answer.json()
     assert (state["state"], state["model"]) == ("ready", "Qwen3-8B")
     assert (state["in_flight"], state["waiting"]) == (0, 0)

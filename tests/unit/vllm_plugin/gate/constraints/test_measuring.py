@@ -12,6 +12,7 @@ import pytest
 
 from slipstream.serving.access.gate_file import GateSettings
 from slipstream.serving.access.keys import make_key
+from slipstream.serving.plugin_settings import GRAMMAR_CACHE_MIB
 from slipstream.serving.supervision.generation import SCHEMA as PROBE_SCHEMA
 from slipstream.vllm_plugin.gate.answers import App
 from slipstream.vllm_plugin.gate.callers import key_ring
@@ -152,6 +153,15 @@ def test_what_the_engine_may_have_forgotten_is_measured_again(tmp_path: Path) ->
         assert ask_chat(gate, **hold_to(number)).status_code == 200
     assert [form.text for (form,) in worker.asked].count(worker.asked[0][0].text) == 2
     assert len(worker.asked) == 5
+
+
+def test_no_more_is_remembered_than_a_plan_lets_the_engine_keep(tmp_path: Path) -> None:
+    assert int(GRAMMAR_CACHE_MIB) * 2**20 // 2 >= measuring.REMEMBERED_BYTES
+    worker = Measured(Verdict("fits", 9, size=measuring.REMEMBERED_BYTES + 1))
+    gate = make_gate(tmp_path, Engine(), worker=worker)
+    for number in (0, 1):
+        assert ask_chat(gate, **hold_to(number)).status_code == 200
+    assert len(worker.asked) == 2
 
 
 def test_a_new_limit_measures_anew(tmp_path: Path) -> None:

@@ -174,7 +174,8 @@ def test_a_job_that_nobody_waits_for_is_ended_and_others_run_beside_it() -> None
 )
 def test_a_child_has_so_much_time_and_memory(milliseconds: int, work: str, code: int) -> None:
     package = worker.__name__.rpartition(".")[0]
-    program = f"from {package} import worker; worker._limit({milliseconds}); {work}"
+    limit = f"worker._limit({milliseconds}, worker.os.getppid())"
+    program = f"from {package} import worker; {limit}; {work}"
     done = subprocess.run([sys.executable, "-c", program], stderr=subprocess.PIPE, check=False)
     assert done.returncode == code
     assert (b"MemoryError" in done.stderr) is (code == 1)
@@ -234,3 +235,18 @@ def test_the_end_of_its_input_ends_the_worker_and_its_children() -> None:
 
     ended = run(work())
     wait_until(lambda: not any(map(is_alive, ended)))
+
+
+def test_a_child_whose_worker_ended_before_it_began_ends_too() -> None:
+    late = f"""
+import os, time
+from {worker.__name__} import _limit
+parent = os.getpid()
+if not os.fork():
+    while os.getppid() == parent:
+        time.sleep(0.01)
+    _limit(60_000, parent)
+    os.write(1, b"it goes on")
+"""
+    ended = subprocess.run((sys.executable, "-c", late), capture_output=True, check=True)
+    assert ended.stdout == b""

@@ -1,10 +1,15 @@
 """Pictures pass within limits, inline or from listed hosts; a request has a kind of text."""
 
+import itertools
 import json
+import re
 import struct
 import time
 from base64 import b64encode
+from collections import deque
+from importlib import import_module
 from pathlib import Path
+from pkgutil import walk_packages
 from typing import Any
 
 import httpx
@@ -13,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slipstream.serving.access.gate_file import GateMedia
-from slipstream.vllm_plugin.gate.answers.tokens import AnswerTokens
+from slipstream.vllm_plugin import gate as gate_package
 from slipstream.vllm_plugin.gate.middleware import Gate
 from slipstream.vllm_plugin.gate.requests.content import MOST_CHARACTERS, find_kind, read_size
 from tests.unit.vllm_plugin.gate.callers.test_key_ring import keyed_gate
@@ -317,8 +322,41 @@ def test_the_kind_is_found_in_a_time_that_grows_with_the_text(piece: str) -> Non
     assert whole < max(0.1, 8 * quarter)
 
 
-@pytest.mark.parametrize("piece", [b'"content":"', b"\\", b'\\"', b'"text": ', b'"delta":"\\'])
-def test_tokens_are_counted_in_a_time_that_grows_with_the_answer(piece: bytes) -> None:
-    began = time.process_time()
-    AnswerTokens().see((piece * 200_000)[:200_000])
-    assert time.process_time() - began < 1
+def list_patterns() -> dict[str, re.Pattern[Any]]:
+    """List every pattern of a module of the gate, by its name."""
+    modules = [
+        import_module(one.name)
+        for one in walk_packages(gate_package.__path__, f"{gate_package.__name__}.")
+        if not one.ispkg
+    ]
+    return {
+        f"{module.__name__.rpartition('.')[2]}.{name}": value
+        for module in modules
+        for name, value in vars(module).items()
+        if isinstance(value, re.Pattern)
+    }
+
+
+PATTERNS = list_patterns()
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_every_pattern_of_the_gate_takes_a_time_that_grows_with_the_text(name: str) -> None:
+    """Texts repeat what the pattern itself says, and what is within its brackets."""
+    pattern = PATTERNS[name]
+    source = pattern.pattern if isinstance(pattern.pattern, str) else pattern.pattern.decode()
+    words = {
+        *re.findall(r"[\w\"`:/{\[-]+", source),
+        *'\n \t"\\{}[],;:.-/<(a0=',
+        '\\"',
+        '":"',
+        "\n ",
+    }
+    pieces = {*words, *("".join(two) for two in itertools.product(words, '\n "\\a0.')), *HOSTILE}
+    for most, piece in itertools.product((2**12, 2**15), pieces):
+        text = (piece * most)[:most] + "\x00"
+        hostile: Any = text if isinstance(pattern.pattern, str) else text.encode()
+        began = time.process_time()
+        deque(pattern.finditer(hostile), maxlen=0)
+        pattern.fullmatch(hostile)
+        assert time.process_time() - began < 0.02 + most * 1e-5, (most, piece)

@@ -2,7 +2,9 @@
 
 import json
 import time
+from base64 import b64encode
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -41,12 +43,25 @@ def test_a_body_that_is_no_sound_json_is_refused(
         (b'{"a": "' + b"{" * 5000 + b'\\\\", "b": [' + b"[]," * 9 + b"[]]}", 400),
         (b'{"a": "' + b"{" * 5000, 400),
         (b'{"a": [[[[[[[[1]]]]]]]]}', 400),
+        (b'{"a": [' + b"1," * 8 + b"1]}", 200),
+        (b'{"a": [' + b"1," * 9 + b"1]}", 400),
+        (b'{"documents": [{' + b",".join(b'"%d": 1' % key for key in range(9)) + b"}]}", 400),
+        (b'{"tool_choice": {"tools": [' + b"1," * 8 + b"1]}}", 400),
+        (b'{"prompt": [' + b"1," * 999 + b"1]}", 200),
+        (b'{"prompt": [[' + b"1," * 999 + b"1], [1]]}", 200),
+        (b'{"prompt": [[' + b'"",' * 9 + b'""]]}', 400),
+        (b'{"prompt": [[' + b"true," * 9 + b"true]]}", 400),
+        (b'{"prompt": [' + b"1," * 2**18 + b"1]}", 400),
+        (b'{"messages": [' + b"{}," * 4 + b"{}]}", 400),
+        (b'{"messages": [{"content": [' + b"{}," * 3 + b"{}]}]}", 400),
+        (b'{"messages": [{"content": [' + b"0," * 3 + b"0]}]}", 400),
+        (b'{"input": [' + b"0," * 99 + b"0]}", 200),
     ],
 )
-def test_a_body_has_a_largest_number_and_depth_of_objects(
+def test_a_body_has_a_largest_number_and_depth_of_values(
     tmp_path: Path, body: bytes, status: int
 ) -> None:
-    gate = make_gate(tmp_path, Engine(), limits={"containers": 10, "depth": 8})
+    gate = make_gate(tmp_path, Engine(), limits={"values": 10, "depth": 8, "turns": 4})
     assert ask(gate, CHAT, content=body).status_code == status
 
 
@@ -78,6 +93,51 @@ def test_a_list_of_texts_has_an_end(tmp_path: Path, path: str) -> None:
             for given in (["a"] * 3, [1] * 9, "text", ["a"] * 4)
         ]
         assert (field, statuses) == (field, [200, 200, 200, 400])
+
+
+@pytest.mark.parametrize("more", [{}, {"truncate_prompt_tokens": 10}])
+@pytest.mark.parametrize(
+    ("asked", "status"),
+    [
+        ({"prompt": "a" * 400}, 200),
+        ({"prompt": "a" * 401}, 400),
+        ({"prompt": ["a" * 400] * 3}, 200),
+        ({"prompt": ["a", "a" * 401]}, 400),
+        ({"messages": [{"role": "user", "content": "a" * 180}] * 2}, 200),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a" * 401}]}]}, 400),
+        ({"tools": [{"function": {"name": "a", "description": "a" * 300}}]}, 200),
+        ({"tools": [{"function": {"name": "a", "description": "a" * 401}}]}, 400),
+        ({"tools": [{"input_schema": {"properties": {"a" * 401: {}}}}]}, 400),
+        ({"tools": [{"parameters": {"enum": [10**80] * 6}}]}, 400),
+        ({"documents": [{"text": "a" * 401}]}, 400),
+        ({"chat_template_kwargs": {"thinking": "a" * 401}}, 400),
+        ({"messages": [{"content": [{"input": {"data": "a" * 401}}]}]}, 400),
+        ({"prompt": [[1] * 900]}, 200),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "a" * 401}}}, 200),
+    ],
+)
+def test_a_text_that_no_context_holds_is_refused_before_it_is_tokenized(
+    tmp_path: Path, engine: Engine, asked: dict[str, Any], status: int, more: dict[str, Any]
+) -> None:
+    gate = make_gate(tmp_path, engine, context=40)
+    tokenizer = SimpleNamespace(max_chars_per_token=10)
+    client = SimpleNamespace(renderer=SimpleNamespace(tokenizer=tokenizer))
+    gate._read_engine(SimpleNamespace(state=SimpleNamespace(engine_client=client)))
+    assert ask(gate, CHAT, json={**asked, **more}).status_code == status
+    assert len(engine.scopes) == (status == 200)
+
+
+def test_a_picture_is_not_counted_as_text(tmp_path: Path, engine: Engine) -> None:
+    gate = make_gate(tmp_path, engine, context=40, text_only=False)
+    gate._longest_text = 400
+    picture = b64encode(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\1\0\0\0\1" + bytes(999)).decode()
+    source = {"type": "base64", "media_type": "image/png", "data": picture}
+    statuses = [
+        ask(gate, "/v1/messages", json={"max_tokens": 1, "messages": [{"content": parts}]})
+        for text in ("a" * 200, "a" * 401)
+        for parts in [[{"type": "image", "source": source}, {"type": "text", "text": text}]]
+    ]
+    assert [one.status_code for one in statuses] == [200, 400]
 
 
 def test_hostile_requests_are_answered_in_milliseconds(tmp_path: Path) -> None:

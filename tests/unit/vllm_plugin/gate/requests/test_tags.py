@@ -95,11 +95,26 @@ def test_a_client_cannot_write_a_tag_for_anybody(tmp_path: Path) -> None:
         ("i k code chat -", Tag("i", "k", "code", "chat")),
         ("i k code chat plain", Tag("i", "k", "code", "chat", plain=True)),
         ("i - code chat plainly", Tag("i", None, "code", "chat")),
-        ("i k code chat plain plain", Tag()),
+        ("i k code chat - keep", Tag("i", "k", "code", "chat", keep=True)),
+        ("i k code chat plain keeper", Tag("i", "k", "code", "chat", plain=True)),
+        ("i k code chat plain keep keep", Tag()),
         ("i k code", Tag()),
         ("i k code chat pl\u00e4in", Tag()),
         (7, Tag()),
     ],
 )
-def test_the_core_reads_five_words_or_four(text: object, tag: Tag) -> None:
+def test_the_core_reads_six_words_or_as_few_as_four(text: object, tag: Tag) -> None:
     assert read_tag({"slipstream": text}) == tag
+
+
+def test_a_key_and_the_supervisor_are_not_kept_to_learn_from(tmp_path: Path) -> None:
+    engine, digest = Engine(), hashlib.sha256(b"probe").hexdigest()
+    gate, (private, usual) = keyed_gate(
+        tmp_path, engine, {"learning": "off"}, {}, tags=True, probe_sha256=digest
+    )
+    body = {"model": "m", "prompt": "Hello.", "max_tokens": 8}
+    kept = []
+    for key in (private, usual, "probe"):
+        assert ask(gate, "/v1/completions", key=key, json=body).status_code == 200
+        kept.append(read_tag(json.loads(engine.bodies[-1])["vllm_xargs"]).keep)
+    assert kept == [False, True, False]

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from slipstream.serving.access.gate_file import KeyDefaults
-from slipstream.vllm_plugin.gate.answers import Refusal
+from slipstream.vllm_plugin.gate.answers import Receive, Refusal, Scope, Send
 from slipstream.vllm_plugin.gate.answers.tokens import AnswerTokens
 from slipstream.vllm_plugin.gate.callers.key_ring import Caller
 from slipstream.vllm_plugin.gate.shares.caller_limits import (
@@ -30,7 +30,9 @@ from tests.unit.vllm_plugin.gate.pieces import (
     Engine,
     ask_async,
     ask_chat,
+    call,
     make_gate,
+    make_scope,
     read_error,
     wait_until,
 )
@@ -95,12 +97,32 @@ def test_tokens_are_paid_as_estimated_and_set_right_at_the_end() -> None:
         pass
 
 
+@pytest.mark.parametrize("asked", [float("inf"), -1_000_000])
+def test_a_length_that_makes_no_sense_neither_fills_nor_spoils_a_keys_budget(asked: float) -> None:
+    limits = CallerLimits(clock=Clock())
+    caller = Caller("a", terms=KeyDefaults(tokens_per_minute=600))
+    with limits.pay(caller, 40, asked):
+        assert limits._tokens[caller.id].level <= 590
+    assert limits._tokens[caller.id].level == 600
+    with spend(limits, caller, 40, 590, b'"prompt_tokens": 10, "completion_tokens": 590'):
+        pass
+    with pytest.raises(Refusal):
+        limits.pay(caller, 0, 1).__enter__()
+
+
 def test_a_request_for_more_than_a_minutes_tokens_takes_a_full_minute() -> None:
     clock = Clock()
     limits = CallerLimits(clock=clock)
     caller = Caller("a", terms=KeyDefaults(tokens_per_minute=60))
     with limits.pay(caller, 400, 1000):
         """Its client left before there was a seat: it costs nothing."""
+    with limits.pay(caller, 0, 60) as used:
+        """Its client left before the whole answer came at once: it costs what it asked for."""
+        assert used is not None
+        used.seated = True
+    with pytest.raises(Refusal):
+        limits.pay(caller, 0, 60).__enter__()
+    clock.now += 60
     for answer in (1000, 60):
         with spend(limits, caller, 0, answer, b'"output_tokens": 60'):
             pass
@@ -151,6 +173,25 @@ def test_a_key_at_its_limit_of_tokens_is_told_so_through_the_gate(tmp_path: Path
     assert int(second.headers["retry-after"]) in range(20, 30)
     assert read_error(second)
     assert ask_chat(gate, key=key, max_tokens=20).status_code == 200
+
+
+def test_an_answer_that_is_left_before_it_comes_is_paid_as_long_as_it_may_be(
+    tmp_path: Path,
+) -> None:
+    """vLLM answers a client that left with nothing, and 200."""
+
+    async def leave(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await asyncio.wait_for(receive(), 5)  # until the client leaves
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    gate, (key,) = keyed_gate(tmp_path, leave, {"tokens_per_minute": 200})
+    body = json.dumps({**HELLO, "max_tokens": 150}).encode()
+    scope = make_scope(CHAT.encode(), method="POST")
+    scope["headers"] = [(b"authorization", f"Bearer {key}".encode())]
+    asyncio.run(call(gate, scope, {"type": "http.request", "body": body, "more_body": False}))
+    assert ask_chat(gate, key=key, max_tokens=150).status_code == 429
 
 
 def test_a_keys_longest_answer_counts_where_it_is_the_shorter(tmp_path: Path) -> None:

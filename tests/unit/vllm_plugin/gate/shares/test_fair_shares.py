@@ -18,7 +18,7 @@ from slipstream.serving.access.gate_file import KeyDefaults
 from slipstream.vllm_plugin.gate.answers import Message, Receive, Scope, Send
 from slipstream.vllm_plugin.gate.middleware import Gate
 from slipstream.vllm_plugin.gate.shares import fair_shares
-from tests.unit.vllm_plugin.gate.callers.test_key_ring import keyed_gate, new_key
+from tests.unit.vllm_plugin.gate.callers.test_key_ring import NOW, keyed_gate, new_key
 from tests.unit.vllm_plugin.gate.pieces import CHAT, HELLO, make_gate, make_scope, read_all
 from tests.unit.vllm_plugin.gate.virtual_time import now, virtually
 
@@ -130,12 +130,51 @@ async def test_weights_are_what_keys_get(tmp_path: Path, seats: int) -> None:
     assert (done[heavy] - 10) / (done[light] - 10) == pytest.approx(3, rel=0.1)
 
 
+@pytest.mark.parametrize(
+    ("keys", "used"),
+    [
+        ([{}], 8),
+        ([{}, {"routes": ("metrics",)}, {"expires": NOW}], 8),
+        ([{}, {}], 7),
+        ([{}] * 9, 6),
+    ],
+)
 @virtually
-async def test_a_key_alone_has_every_seat(tmp_path: Path) -> None:
-    gate, (one, _), _ = share_out(tmp_path, 4, [{}, {}])
-    began = now()
-    await asyncio.gather(*(Client(gate, one).ask() for _ in range(8)))
-    assert now() - began < 3 * ANSWER_SECONDS
+async def test_a_key_alone_has_every_seat_but_a_few_for_those_who_are_away(
+    tmp_path: Path, keys: list[dict[str, Any]], used: int
+) -> None:
+    gate, (one, *_), engine = share_out(tmp_path, 8, keys)
+    await asyncio.gather(*(Client(gate, one).ask() for _ in range(16)))
+    assert engine.most_inside == used
+
+
+@pytest.mark.parametrize("answers", [1, 3])
+@virtually
+async def test_a_key_that_was_away_finds_a_way_in(tmp_path: Path, answers: int) -> None:
+    """However many answers the others ask for, and however long they are."""
+    gate, (crowd, single), engine = share_out(tmp_path, 4, [{}, {}])
+    engine.seconds = 600
+    others = [asyncio.create_task(Client(gate, crowd, n=answers).ask()) for _ in range(64)]
+    await asyncio.sleep(60)
+    asked = asyncio.create_task((client := Client(gate, single)).ask())
+    await asyncio.sleep(2 * FIRST_TOKEN_SECONDS)
+    assert client.first_token <= FIRST_TOKEN_SECONDS
+    assert engine.most_inside == 4
+    for task in (*others, asked):
+        task.cancel()
+
+
+@virtually
+async def test_many_answers_get_their_seats_beside_a_crowd(tmp_path: Path) -> None:
+    gate, (crowd, one), engine = share_out(tmp_path, 4, [{}, {}])
+    until, done = now() + 20, Counter[str]()
+    others = [asyncio.create_task(keep_asking(gate, crowd, until, done)) for _ in range(64)]
+    await asyncio.sleep(1)
+    for _ in range(5):
+        client = await Client(gate, one, n=3).ask()
+        assert (client.status, client.first_token < 4 * ANSWER_SECONDS) == (200, True)
+    await asyncio.gather(*others)
+    assert engine.most_inside == 4
 
 
 @virtually
@@ -149,20 +188,21 @@ async def test_a_request_for_several_answers_takes_several_seats(tmp_path: Path)
     assert engine.most_inside <= 4
 
 
+@pytest.mark.parametrize(("keys", "status"), [(1, 200), (2, 400)])
 @virtually
-async def test_a_request_for_more_answers_than_seats_gets_them_in_turns(tmp_path: Path) -> None:
-    gate, (one, other), _ = share_out(tmp_path, 2, [{}, {}])
-    asked = [Client(gate, key, n=8) for key in (one, other, one)]
-    clients = await asyncio.gather(*(one.ask() for one in asked))
-    assert [client.status for client in clients] == [200, 200, 200]
+async def test_more_answers_than_seats_are_for_a_key_that_is_the_only_one(
+    tmp_path: Path, keys: int, status: int
+) -> None:
+    gate, (one, *_), _ = share_out(tmp_path, 2, [{}] * keys)
+    assert (await Client(gate, one, n=8).ask()).status == status
 
 
 @asynccontextmanager
 async def full_house(folder: Path, **own: Any) -> AsyncIterator[tuple[Gate, str, SeatedEngine]]:
-    """Have all seats taken by one key, and yield another."""
-    gate, (crowd, key), engine = share_out(folder, 2, [{}, {}], **own)
+    """Have all seats taken by two keys, and yield another."""
+    gate, (*crowd, key), engine = share_out(folder, 2, [{}, {}, {}], **own)
     engine.seconds = 0.6
-    others = [asyncio.create_task(Client(gate, crowd).ask()) for _ in range(2)]
+    others = [asyncio.create_task(Client(gate, one).ask()) for one in crowd]
     await asyncio.sleep(0.02)
     yield gate, key, engine
     await asyncio.gather(*others)
