@@ -89,7 +89,7 @@ def test_it_shows_both_reports_serves_and_leaves_nothing_behind(
     sys.stdout.write("\n" + "\n".join(re.findall(r"^ *[\d.]+ s  .*$|^Drafts made.*$", shown, re.M)))
     assert "replayed as measured" in shown
     assert "\033[32m" in shown
-    steps = re.search(r"^  all .* (\d\.\d\d)  the same for \d of 3", shown, re.M)
+    steps = re.search(r"^  all .* (\d\.\d\d)  same for \d of 4", shown, re.M)
     assert steps is not None
     assert float(steps[1]) > 1.2
     assert "time of each token" in (tmp_path / "slipstream-demo.html").read_text().lower()
@@ -97,7 +97,7 @@ def test_it_shows_both_reports_serves_and_leaves_nothing_behind(
     assert url is not None
     body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
     answer = httpx.post(f"{url[1]}/v1/chat/completions", json=body, timeout=60).json()
-    assert answer["model"] == "SmolLM2-135M-Instruct"
+    assert answer["model"].startswith("SmolLM2-135M-Instruct")
     assert answer["usage"]["completion_tokens"] == 4
     assert performance.interrupt() == 0
     assert performance.count_processes() == 0

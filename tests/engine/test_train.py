@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from math import hypot
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ from tests.engine.narrow_prompts import list_rows
 pytestmark = [pytest.mark.engine, pytest.mark.beside]
 
 TABLES = ("customers", "employees", "students", "flights", "movies", "patients")
-JUDGED = 4
+# All questions of the table that is held out: of fewer, chance decides.
+JUDGED = 14
 MAX_TOKENS = 32
 
 
@@ -93,7 +95,9 @@ def test_a_minute_of_training_is_accepted_by_the_real_engine_as_the_walk_predict
     served, walked = judged.served.tokens_per_step, judged.walked.tokens_per_step
     assert served is not None
     assert served > 1.15
-    assert served == pytest.approx(walked, rel=0.15)
+    # The tokens of a step, 1 to 4 here, vary by less than 1.
+    error = hypot(judged.served.drafts**-0.5, judged.walked.drafts**-0.5)
+    assert served == pytest.approx(walked, abs=3 * error)
 
 
 def test_the_same_command_again_does_nothing_twice(

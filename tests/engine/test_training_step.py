@@ -9,11 +9,28 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
-from slipstream.training.cpu.batches import Batch, Geometry, TrainSample, make_row
+from slipstream.training.cpu.batches import (
+    CHOICES,
+    Anchor,
+    Batch,
+    Floats,
+    Geometry,
+    Numbers,
+    Part,
+    TrainSample,
+    make_row,
+)
 from slipstream.training.cpu.forward import ATTENTION, draft
-from slipstream.training.cpu.models import build_model, load_model, save_model
-from slipstream.training.cpu.trainer import Candidates, Trainer
+from slipstream.training.cpu.loss import Candidates
+from slipstream.training.cpu.models import (
+    build_model,
+    load_model,
+    save_model,
+    start_from_target,
+)
+from slipstream.training.cpu.trainer import Trainer
 from slipstream.training.run import DrafterDesign, Schedule
 
 pytestmark = [
@@ -45,6 +62,10 @@ class RandomStates:
         states = torch.randn(32, len(DESIGN.target_layer_ids) * HIDDEN, generator=generator)
         return np.asarray(states.bfloat16().view(torch.uint16).numpy())
 
+    def read_choices(self, number: int) -> tuple[Numbers, Floats]:
+        """Return choices without a share, so that the text itself is learnt."""
+        return np.zeros((32, CHOICES), np.int64), np.zeros((32, CHOICES), np.float32)
+
 
 def make_samples(lengths: Sequence[int]) -> list[TrainSample]:
     generator = np.random.default_rng(1)
@@ -54,11 +75,15 @@ def make_samples(lengths: Sequence[int]) -> list[TrainSample]:
     ]
 
 
-def make_pair(mask_token: int | None) -> tuple[Batch, list[tuple[int, TrainSample, int]]]:
+def make_parts() -> list[Part]:
+    first, second = make_samples([18, 22])
+    return [Part(0, first, 0, 18), Part(18, second, 0, 22)]
+
+
+def make_pair(mask_token: int | None) -> tuple[Batch, list[Anchor]]:
     """Return a row of two texts with two anchors in each, and the anchors."""
-    samples = make_samples([18, 22])
-    anchors = [(0, samples[0], 6), (0, samples[0], 12), (18, samples[1], 5), (18, samples[1], 13)]
-    parts = [(0, samples[0], 18), (18, samples[1], 22)]
+    parts = make_parts()
+    anchors = [(parts[0], 6), (parts[0], 12), (parts[1], 5), (parts[1], 13)]
     geometry = replace(GEOMETRY, mask_token=mask_token)
     return make_row(parts, anchors, RandomStates(), geometry), anchors
 
@@ -66,9 +91,10 @@ def make_pair(mask_token: int | None) -> tuple[Batch, list[tuple[int, TrainSampl
 def make_text(mask_token: int | None) -> tuple[Batch, Candidates]:
     """Return a batch of three anchors in one text, and the tokens to choose from."""
     samples = make_samples([24])
-    anchors = [(0, samples[0], at) for at in (6, 9, 12)]
+    part = Part(0, samples[0], 0, 24)
+    anchors = [(part, at) for at in (6, 9, 12)]
     geometry = replace(GEOMETRY, mask_token=mask_token)
-    batch = make_row([(0, samples[0], 24)], anchors, RandomStates(), geometry)
+    batch = make_row([part], anchors, RandomStates(), geometry)
     return batch, Candidates.count(samples, 49152, np.random.default_rng(0))
 
 
@@ -105,7 +131,7 @@ def compute_as_speculators_does(model: Any, samples: list[TrainSample], anchors:
 
 def test_blocks_come_out_as_in_speculators(model: Any) -> None:
     row, anchors = make_pair(mask_token=3)
-    samples = [anchors[0][1], anchors[2][1]]
+    samples = [anchors[0][0].sample, anchors[2][0].sample]
     with torch.inference_mode():
         ours = model.lm_head(draft(model, row))[0, :4].reshape(16, -1).float()
         theirs = compute_as_speculators_does(model, samples, [6, 12, 18 + 5, 18 + 13]).float()
@@ -122,9 +148,8 @@ def test_positions_are_rotated_as_exactly_as_in_the_engine(model: Any) -> None:
 
 
 def test_a_block_sees_nothing_from_its_anchor_on(model: Any) -> None:
-    samples = make_samples([18, 22])
-    parts = [(0, samples[0], 18), (18, samples[1], 22)]
-    row = make_row(parts, [(18, samples[1], 9)], RandomStates(), GEOMETRY)
+    parts = make_parts()
+    row = make_row(parts, [(parts[1], 9)], RandomStates(), GEOMETRY)
     changed = row.states.copy()
     changed[0, 18 + 9 :] = 0
     changed[0, :18] = 0
@@ -158,6 +183,34 @@ def test_training_learns_one_text_by_heart_and_goes_on_after_a_stop(
         assert torch.equal(draft(loaded, batch), draft(trainer.model, batch))
 
 
+def test_a_drafter_starts_as_the_targets_last_layers(target: Path) -> None:
+    """Its keys and values of the context are the target's own, but for the norm of the keys."""
+    design = DESIGN.model_copy(update={"intermediate_size": 1536})
+    model = build_model(target, design, "float32")
+    model.feature_scale = torch.rand_like(model.feature_scale) + 0.5
+    read = RandomStates().read(0)
+    assert start_from_target(model, target, read)
+    whole = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32).model
+    states = torch.from_numpy(read).view(torch.bfloat16).float()
+    with torch.inference_mode():
+        context = model.hidden_norm(model.fc(states * model.feature_scale))
+        for own, source in zip(model.layers, whole.layers[-2:], strict=True):
+            expected = source.input_layernorm(states[:, -HIDDEN:])
+            for name in ("k_proj", "v_proj"):
+                ours = getattr(own.self_attn, name)(context)
+                theirs = getattr(source.self_attn, name)(expected)
+                torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
+            assert torch.equal(own.mlp.up_proj.weight, source.mlp.up_proj.weight)
+
+
+def test_a_drafter_of_another_shape_does_not_start_from_the_target(
+    model: Any, target: Path
+) -> None:
+    before = model.fc.weight.clone()
+    assert not start_from_target(model, target, RandomStates().read(0))
+    assert torch.equal(model.fc.weight, before)
+
+
 @pytest.fixture(scope="module")
 def head(target: Path) -> Any:
     return build_model(target, HEAD, "float32")
@@ -184,13 +237,13 @@ def run_eagle3_as_speculators_does(model: Any, sample: TrainSample, steps: int) 
 
 def test_an_eagle3_head_computes_from_anchors_what_speculators_does_everywhere(head: Any) -> None:
     row, anchors = make_pair(mask_token=None)
-    samples = [anchors[0][1], anchors[2][1]]
+    samples = [anchors[0][0].sample, anchors[2][0].sample]
     with torch.inference_mode():
         ours = draft(head, row)[0, :, 1:].float()
         theirs = [run_eagle3_as_speculators_does(head, sample, steps=3) for sample in samples]
-    for slot, (_, sample, anchor) in enumerate(anchors):
+    for slot, (part, anchor) in enumerate(anchors):
         for step in range(3):
-            expected = theirs[sample.number][step][anchor - 1].float()
+            expected = theirs[part.sample.number][step][anchor - 1].float()
             assert (ours[slot, step] - expected).abs().max() < 1e-3 * expected.abs().max()
 
 

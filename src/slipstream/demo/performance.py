@@ -1,4 +1,4 @@
-"""`Demo`: one start of each of two arms with three prompts, and their answers token by token.
+"""`Demo`: one start of each of two arms with four prompts, and their answers token by token.
 
 It starts, warms up, watches and times as a comparison does. Two engines at once would starve each
 other, so each has the machine to itself, one after the other.
@@ -31,12 +31,25 @@ LOOK_EVERY_SECONDS = 2.0
 # With every core computing, a short answer may wait in the server and come whole.
 ATTEMPTS = 3
 
-# On subjects that the shipped drafter was not trained on. Chosen out of 22: tokens per step are
-# about those of its card, or less, and no near-tie parted their texts where they were tried.
+# On subjects that the shipped drafter was not trained on. The first three were chosen out of 22:
+# tokens per step are about those of its card, or less, and no near-tie parted their texts where
+# they were tried. An edit repeats most of its prompt, and drafts of it are copied from there.
 QUESTIONS = {
     "code": "Write a Python function that rounds a price to the nearest five cents.",
     "mathematics": "A book has 240 pages. I read 30 pages a day. How many days does it take?",
     "prose": "Tell the fable of the fox and the crow.",
+    "edit": """Format this code by PEP 8 and answer with the whole code.
+
+```python
+def count_words(path):
+    counts = {}
+    with open(path) as file:
+        for line in file:
+            for word in line.lower().split():
+                word = word.strip(".,;:!?")
+                counts[word] = counts.get(word, 0) + 1
+    return sorted(counts.items(), key=lambda pair: pair[1], reverse=True)
+```""",
 }
 WARM_UP = ("Count from one to twenty.", "Name the months of the year.")
 # They are asked in rounds until the time per token is stable, three at least.
@@ -138,6 +151,8 @@ class Demo(Record):
     starts: tuple[Start, Start]
     takes: tuple[tuple[Take, ...], tuple[Take, ...]]
     parts: tuple[Part, ...]
+    # Why the target is in 8 bits, if it is.
+    quantized: str = ""
 
     @property
     def pairs(self) -> list[tuple[Take, Take]]:

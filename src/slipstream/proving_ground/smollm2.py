@@ -11,6 +11,8 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from contextlib import redirect_stderr
+from io import StringIO
 from pathlib import Path
 
 from slipstream.atomic_files import make_folder_once
@@ -86,11 +88,12 @@ def _convert(gguf: Path, folder: Path) -> None:
             hint="pip install 'slipstream[demo]'",
         ) from fault
     logging.disable_progress_bar()
-    model = AutoModelForCausalLM.from_pretrained(
-        gguf.parent,
-        gguf_file=gguf.name,
-        dtype=torch.bfloat16,
-        quantization_config=GgufConfig(dequantize=True),
-    )
+    with redirect_stderr(StringIO()):  # It has a bar of its own for the tensors.
+        model = AutoModelForCausalLM.from_pretrained(
+            gguf.parent,
+            gguf_file=gguf.name,
+            dtype=torch.bfloat16,
+            quantization_config=GgufConfig(dequantize=True),
+        )
     model.save_pretrained(folder)
     AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(folder)

@@ -88,7 +88,7 @@ def find_mask(free_tokens: Sequence[int]) -> int:
         return free_tokens[0]
     raise InvalidInputError(
         "no token of the target's vocabulary is free to serve as the mask",
-        hint="slipstream train TARGET --mask-token-id ID, a token that never occurs in your text",
+        hint="a token that never occurs in your text: --mask-token-id ID",
     )
 
 
@@ -121,7 +121,7 @@ def require_valid(design: DrafterDesign, target: Checkpoint) -> None:
         raise InvalidInputError(
             f"this drafter cannot be trained for {target.name}",
             details=tuple(faults),
-            hint="slipstream train TARGET --dry-run shows what would be chosen",
+            hint="to see what would be chosen: slipstream train TARGET --prompts FILE --dry-run",
         )
 
 

@@ -14,6 +14,7 @@ from slipstream.checkpoints.checkpoint import Checkpoint
 from slipstream.hardware import Host
 from slipstream.planning.plan import Decision
 from slipstream.records import Record
+from slipstream.training.cpu.batches import row_bytes
 from slipstream.training.prompts import Conversation
 from slipstream.training.run import StageName, TrainRun, TrainSettings
 
@@ -95,7 +96,7 @@ def _estimate_stages(
         (
             "states",
             f"{layers} layers of {read} tokens",
-            read * layers * (target.hidden_size or 0) * 2,
+            read * row_bytes(layers, target.hidden_size or 0),
             read / STATE_TOKENS_PER_S * size,
         ),
         (

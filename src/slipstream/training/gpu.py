@@ -139,7 +139,9 @@ def make_command(job: GpuJob, step: Step) -> Command:
 def _list_options(job: GpuJob) -> dict[Step, Options]:
     """Return the options of every step; None leaves one out, and True stands alone."""
     folder, design, schedule = job.folder, job.design, job.schedule
-    ours = design.method == "dflash"  # Other methods keep their authors' loss.
+    # Other methods keep their authors' loss. speculators weighs by D-PACE only with plain
+    # cross-entropy, and cannot start from the target's layers, as training on a CPU does.
+    ours = design.method == "dflash"
     blocks = design.method != "eagle3"
     # With `--from-pretrained` this only goes on record.
     drafter: Options = {

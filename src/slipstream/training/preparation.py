@@ -11,7 +11,7 @@ from typing import Any
 
 from slipstream.checkpoints.checkpoint import Checkpoint
 from slipstream.checkpoints.reading import read_checkpoint
-from slipstream.engines.vllm import VERSION, read_auxiliary_targets
+from slipstream.engines.vllm_tables import VERSIONS, read_auxiliary_targets
 from slipstream.errors import InvalidInputError, MissingPartError
 from slipstream.planning.plan import Decision
 from slipstream.serving.weights.obtaining import obtain_settings
@@ -98,7 +98,7 @@ def require_target(target: Checkpoint) -> None:
     """Refuse a target that the engine cannot draft for."""
     if target.architecture not in read_auxiliary_targets():
         raise InvalidInputError(
-            f"vLLM {VERSION} runs neither DFlash nor EAGLE-3 on {target.architecture}: "
+            f"vLLM {VERSIONS[-1]} runs neither DFlash nor EAGLE-3 on {target.architecture}: "
             "that class hands out no auxiliary hidden states",
             hint=f"slipstream models {target.name}",
         )

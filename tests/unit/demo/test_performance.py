@@ -116,11 +116,11 @@ def test_an_engine_is_warmed_up_then_asked_and_stays_up_in_the_block(bed: Bed) -
     workload = make_workload(8)
     assert [take.prompt for take in takes] == list(workload.prompts)
     asked = [(body["messages"][0]["content"], body["max_tokens"]) for body in bed.bodies]
-    assert asked[-3:] == [(one.messages[0]["content"], 8) for one in workload.prompts]
+    assert asked[-4:] == [(one.messages[0]["content"], 8) for one in workload.prompts]
     warm = {(one.messages[0]["content"], WARM_UP_TOKENS) for one in workload.warm_up}
-    assert set(asked[:-3]) == warm
-    assert len(asked) - 3 == 2 * start.warm_up.rounds
-    assert (start.arm, start.start_seconds, len(start.loads)) == ("A", 7.0, 3)
+    assert set(asked[:-4]) == warm
+    assert len(asked) - 4 == 2 * start.warm_up.rounds
+    assert (start.arm, start.start_seconds, len(start.loads)) == ("A", 7.0, 4)
     assert bed.ticks[0] == ("the plain engine starts", 7.0)
     assert [part.name for part in bed.parts] == [
         "the plain engine starts",
@@ -182,7 +182,7 @@ def test_a_second_try_counts_alone(bed: Bed) -> None:
 
     bed.answer = stumble
     _, takes = bed.perform()
-    assert ["".join(token.text for token in take.tokens) for take in takes] == ["abcdef"] * 3
+    assert ["".join(token.text for token in take.tokens) for take in takes] == ["abcdef"] * 4
 
 
 def test_a_sign_of_several_tokens_comes_with_its_last() -> None:

@@ -16,7 +16,7 @@ from slipstream.errors import SlipstreamError
 from slipstream.hardware import load_host
 from slipstream.planning.plan import Decision
 from slipstream.steering.drafts import Drafts
-from slipstream.training.cpu.batches import TrainSample
+from slipstream.training.cpu.batches import CHOICES, Floats, Numbers, TrainSample
 from slipstream.training.prompts import Conversation
 from slipstream.training.run import (
     CurvePoint,
@@ -154,6 +154,12 @@ class TellingStates:
     def read(self, number: int) -> npt.NDArray[np.uint16]:
         length = len(self.samples[number].tokens)
         return np.stack([np.full(length, number + 1), np.arange(length)], 1).astype(np.uint16)
+
+    def read_choices(self, number: int) -> tuple[Numbers, Floats]:
+        """Return choices that are the next token, and others that follow it in number."""
+        following = np.append(self.samples[number].tokens[1:], 0)
+        shares = np.full((len(following), CHOICES), 1 / CHOICES, np.float32)
+        return following[:, None] + np.arange(CHOICES), shares
 
 
 class FakeTokenizer:

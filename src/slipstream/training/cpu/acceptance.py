@@ -18,6 +18,7 @@ from slipstream.errors import InvalidInputError
 from slipstream.steering.drafts import Drafts
 from slipstream.training.cpu.batches import (
     Geometry,
+    Part,
     States,
     TrainSample,
     list_samples,
@@ -125,10 +126,11 @@ def _judge_rows(
     import torch
 
     own = replace(geometry, rows=1, context=len(sample.tokens))
+    whole = Part(0, sample, 0, own.context)
     batch = stack(
         [
-            make_row([(0, sample, own.context)], [(0, sample, at) for at in part], states, own)
-            for part in _split(anchors, own.anchors)
+            make_row([whole], [(whole, place) for place in places], states, own)
+            for places in _split(anchors, own.anchors)
         ]
     )
     with torch.inference_mode():

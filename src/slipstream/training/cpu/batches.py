@@ -1,8 +1,9 @@
 """Training samples, the target's states of them in one file, and batches with anchors drawn anew.
 
-The file has rows of [layers * hidden] bfloat16, a token after the other, sample after sample, in
-the order of the responses; where each sample lies follows from its length. An interrupted stage
-goes on after the last whole window.
+The file has rows of [layers * hidden] bfloat16 and the target's likeliest next tokens with their
+log-probabilities, a token after the other, sample after sample, in the order of the responses;
+where each sample lies follows from its length. An interrupted stage goes on after the last whole
+window.
 
 An anchor is a response token that is known when a block is drafted; the block's other slots are
 masks whose tokens are to be predicted, or the text itself for a drafter that reads what it
@@ -27,7 +28,13 @@ from slipstream.training.responses import Response
 ELEMENT_BYTES = 2
 TOKENS_AT_ONCE = 2048
 SAMPLES_IN_A_WINDOW = 64
+# A row that goes on with a sequence reads a quarter of itself again, as context.
+SHARE_READ_AGAIN = 4
+# What the target itself would say next, and how likely: so many tokens of each place.
+CHOICES = 8
+CHOICE_BYTES = CHOICES * (4 + 2)
 Numbers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +47,21 @@ class TrainSample:
     id: str = ""
 
 
-# The start of a sequence in its row, the sequence, and its length there or the place of an anchor.
-Part = tuple[int, TrainSample, int]
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Tokens `first` to `end` of a sequence, in a row from its `start` on."""
+
+    start: int
+    sample: TrainSample
+    first: int
+    end: int
+
+    @property
+    def row(self) -> slice:
+        return slice(self.start, self.start + self.end - self.first)
+
+
+Anchor = tuple[Part, int]
 
 
 class States(Protocol):
@@ -49,6 +69,9 @@ class States(Protocol):
 
     def read(self, number: int) -> npt.NDArray[np.uint16]:
         """Return [tokens, layers * hidden] as the bits of bfloat16."""
+
+    def read_choices(self, number: int) -> tuple[Numbers, Floats]:
+        """Return the likeliest tokens after each one, and their shares: [tokens, CHOICES] each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +84,8 @@ class Batch:
     positions: Numbers  # [rows, context + anchors * block]
     targets: Numbers  # [rows, anchors, block]
     next_tokens: Numbers  # [rows, context], the token after each state's
+    choices: Numbers  # [rows, anchors, block - 1, CHOICES], what the target would say there
+    shares: Floats  # of each choice, 0 where nothing is to be predicted
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,59 +120,74 @@ def draw_batches(
     generator: np.random.Generator,
 ) -> Iterator[Batch]:
     """Yield batches without end, each pass over the samples in another order."""
-    order = _shuffle_for_ever(samples, generator)
+    rows = pack_rows(_shuffle_for_ever(samples, generator), states, geometry, generator)
     while True:
-        yield stack([pack_row(order, states, geometry, generator) for _ in range(geometry.rows)])
+        yield stack([next(rows) for _ in range(geometry.rows)])
 
 
-def pack_row(
+def pack_rows(
     order: Iterator[TrainSample], states: States, geometry: Geometry, generator: np.random.Generator
-) -> Batch:
-    """Fill one row with sequences, the last one cut, and draw its anchors."""
-    parts: list[Part] = []
-    start = 0
-    while geometry.context - start > geometry.block:
-        sample = next(order)
-        parts.append((start, sample, min(geometry.context - start, len(sample.tokens))))
-        start += parts[-1][2]
-    candidates = [
-        (start, sample, anchor)
-        for start, sample, taken in parts
-        for anchor in range(sample.response_start, taken - 1)
-    ]
-    count = min(geometry.anchors, len(candidates))
-    chosen = generator.choice(len(candidates), size=count, replace=False) if candidates else ()
-    anchors = [candidates[number] for number in sorted(chosen)]
-    return make_row(parts, anchors, states, geometry)
+) -> Iterator[Batch]:
+    """Yield rows full of sequences, each with anchors drawn among its response tokens.
+
+    What a row has no room for is the next one's, behind some of what came before it: so every
+    place of a response is as often a candidate as any other.
+    """
+    sample, done = next(order), 0
+    while True:
+        candidates: list[Anchor] = []
+        parts: list[Part] = []
+        start = 0
+        while geometry.context - start > geometry.block:
+            first = max(0, done - geometry.context // SHARE_READ_AGAIN)
+            end = min(len(sample.tokens), first + geometry.context - start)
+            part = Part(start, sample, first, end)
+            parts.append(part)
+            places = range(max(done, sample.response_start), min(end, len(sample.tokens) - 1))
+            candidates += [(part, place) for place in places]
+            start += end - first
+            done = end
+            if end == len(sample.tokens):
+                sample, done = next(order), 0
+        count = min(geometry.anchors, len(candidates))
+        chosen = generator.choice(len(candidates), size=count, replace=False) if candidates else ()
+        yield make_row(parts, [candidates[at] for at in sorted(chosen)], states, geometry)
 
 
 def make_row(
-    parts: Sequence[Part], anchors: Sequence[Part], states: States, geometry: Geometry
+    parts: Sequence[Part], anchors: Sequence[Anchor], states: States, geometry: Geometry
 ) -> Batch:
-    """Return one row; a part is (its start, the sequence, its length), an anchor has its place."""
+    """Return one row; an anchor is the part that it lies in, and its place in the sequence."""
     block, context = geometry.block, geometry.context
-    read = [states.read(sample.number) for _, sample, _ in parts]
+    read = [states.read(part.sample.number)[part.first : part.end] for part in parts]
     rows = np.zeros((context, read[0].shape[1]), np.uint16)
     positions = np.zeros(context + geometry.anchors * block, np.int64)
     next_tokens = np.zeros(context, np.int64)
-    for (start, sample, taken), values in zip(parts, read, strict=True):
-        rows[start : start + taken] = values[:taken]
-        positions[start : start + taken] = np.arange(taken)
-        next_tokens[start : start + taken - 1] = sample.tokens[1:taken]
+    for part, values in zip(parts, read, strict=True):
+        rows[part.row] = values
+        positions[part.row] = np.arange(part.first, part.end)
+        following = part.sample.tokens[part.first + 1 : part.end]
+        next_tokens[part.start : part.start + len(following)] = following
     blocks = np.full((geometry.anchors, block), geometry.mask_token or 0, np.int64)
     visible = np.zeros((geometry.anchors, context), np.bool_)
     targets = np.full((geometry.anchors, block), -1, np.int64)
-    for slot, (start, sample, anchor) in enumerate(anchors):
-        blocks[slot, 0] = sample.tokens[anchor]
-        visible[slot, start : start + anchor] = True
-        draft = sample.tokens[anchor + 1 : anchor + block]
+    choices = np.zeros((geometry.anchors, block - 1, CHOICES), np.int64)
+    shares = np.zeros(choices.shape, np.float32)
+    said = {part.sample.number: states.read_choices(part.sample.number) for part in parts}
+    for slot, (part, anchor) in enumerate(anchors):
+        blocks[slot, 0] = part.sample.tokens[anchor]
+        visible[slot, part.start : part.start + anchor - part.first] = True
+        draft = part.sample.tokens[anchor + 1 : anchor + block]
         targets[slot, 1 : 1 + len(draft)] = draft
+        tokens, likely = (one[anchor : anchor + len(draft)] for one in said[part.sample.number])
+        choices[slot, : len(draft)], shares[slot, : len(draft)] = tokens, likely
         if geometry.mask_token is None:
             blocks[slot, 1 : 1 + len(draft)] = draft
         first = context + slot * block
         positions[first : first + block] = np.arange(anchor, anchor + block)
     flat = blocks.reshape(1, -1)
-    return Batch(rows[None], flat, visible[None], positions[None], targets[None], next_tokens[None])
+    made = (rows[None], flat, visible[None], positions[None], targets[None], next_tokens[None])
+    return Batch(*made, choices[None], shares[None])
 
 
 def stack(rows: Sequence[Batch]) -> Batch:
@@ -165,7 +205,7 @@ def _shuffle_for_ever(
 
 
 def row_bytes(layers: int, hidden_size: int) -> int:
-    return layers * hidden_size * ELEMENT_BYTES
+    return layers * hidden_size * ELEMENT_BYTES + CHOICE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,13 +216,28 @@ class StateFile:
     starts: tuple[int, ...]
 
     def read(self, number: int) -> npt.NDArray[np.uint16]:
+        return self._find(number)[:, : -CHOICE_BYTES // ELEMENT_BYTES]
+
+    def read_choices(self, number: int) -> tuple[Numbers, Floats]:
+        kept = np.ascontiguousarray(self._find(number)[:, -CHOICE_BYTES // ELEMENT_BYTES :])
+        tokens, likely = kept[:, : 2 * CHOICES], kept[:, 2 * CHOICES :]
+        shares = np.exp(np.ascontiguousarray(likely).view(np.float16).astype(np.float32))
+        return np.ascontiguousarray(tokens).view(np.int32).astype(np.int64), shares
+
+    def _find(self, number: int) -> npt.NDArray[np.uint16]:
         return self.rows[self.starts[number] : self.starts[number + 1]]
 
 
 def open_states(path: Path, samples: Sequence[TrainSample], width: int) -> StateFile:
     """Open a file that `extract` has finished; `width` is layers * hidden size."""
     starts = _find_starts(samples)
-    return StateFile(np.memmap(path, np.uint16, "r", shape=(starts[-1], width)), starts)
+    shape = (starts[-1], width + CHOICE_BYTES // ELEMENT_BYTES)
+    if path.stat().st_size != shape[0] * shape[1] * ELEMENT_BYTES:
+        raise InvalidInputError(
+            f"{path} is not what these responses and layers give",
+            hint=f"remove {path.parent}, and run the same command again",
+        )
+    return StateFile(np.memmap(path, np.uint16, "r", shape=shape), starts)
 
 
 def extract(
@@ -230,6 +285,7 @@ def _compute(
             # Padding stands at the end, where causal attention does not look from before.
             hidden = model.model(input_ids=tokens, use_cache=False, output_hidden_states=True)
         states = torch.cat([hidden.hidden_states[layer] for layer in layer_ids], -1)
+        last = hidden.last_hidden_state
         for row, sample in enumerate(batch):
             own = states[row, : len(sample.tokens)]
             if not torch.isfinite(own).all():
@@ -238,7 +294,14 @@ def _compute(
                     hint="choose other layers with --layer-ids, or check the checkpoint",
                 )
             bits = own.to(torch.bfloat16).contiguous().view(torch.uint16)
-            yield sample.number, bits.numpy()
+            with torch.inference_mode():
+                logits = model.lm_head(last[row, : len(sample.tokens)]).float()
+                likely, choices = torch.log_softmax(logits, -1).topk(CHOICES, -1)
+            kept = (
+                choices.to(torch.int32).view(torch.uint16),
+                likely.to(torch.float16).view(torch.uint16),
+            )
+            yield sample.number, np.concatenate([bits, *kept], 1)
 
 
 def group_by_length(samples: Sequence[TrainSample]) -> Iterator[list[TrainSample]]:

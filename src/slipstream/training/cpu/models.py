@@ -19,6 +19,10 @@ from slipstream.training.warm_start import import_quietly
 SAMPLES_FOR_SCALE = 64
 # speculators sets up its attention for EAGLE-3 by this name; it is not called here.
 EAGLE3_ATTENTION = "sdpa"
+# Of a layer: what reads the states behind its first norm, and the other weights.
+READING = tuple(f"self_attn.{name}_proj" for name in ("q", "k", "v"))
+NORMS = ("input_layernorm", "post_attention_layernorm")
+OTHERS = ("self_attn.o_proj", *(f"mlp.{name}_proj" for name in ("gate", "up", "down")))
 
 
 def build_model(
@@ -69,6 +73,68 @@ def _build_eagle3(library: Any, target: Path, text: Any, design: DrafterDesign) 
         draft_attn_impl=EAGLE3_ATTENTION,
     )
     return _share_with_target(model)
+
+
+def start_from_target(model: Any, target: Path, states: Any) -> bool:
+    """Copy the target's last layers into a DFlash drafter; return whether they fit.
+
+    They have heads that look at the last token of the context, which random ones learn late. The
+    drafter reads the deepest of its states, `states` [tokens, features] of some text, through the
+    norm of the layer that follows it there; each layer's own norm goes into its projections.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    whole = AutoModelForCausalLM.from_pretrained(target, dtype="auto").model
+    config = whole.config.get_text_config()
+    sources = getattr(whole, "layers", ())[-len(model.layers) :]
+    pairs = list(zip(model.layers, sources, strict=False))
+    if config.hidden_act != "silu" or not pairs or not all(_is_alike(*pair) for pair in pairs):
+        return False
+    read = _find_gain(whole.layers[model.config.aux_hidden_state_layer_ids[-1]].input_layernorm)
+    deepest = torch.from_numpy(states).view(torch.bfloat16).float()[1:, -len(read) :]
+    evened = deepest / deepest.pow(2).mean(-1, keepdim=True).sqrt()
+    with torch.no_grad():
+        model.hidden_norm.weight.copy_(read)
+        model.norm.weight.copy_(_find_gain(whole.norm))
+        model.fc.weight.zero_()
+        model.fc.weight[:, -len(read) :] = torch.diag(1 / model.feature_scale[-len(read) :].float())
+        for own, source in pairs:
+            gain = _find_gain(source.input_layernorm)
+            own.input_layernorm.weight.copy_(read)
+            own.post_attention_layernorm.weight.copy_(_find_gain(source.post_attention_layernorm))
+            for name in (*READING, *OTHERS):
+                weight = source.get_submodule(name).weight.float()
+                scale = gain / read if name in READING else 1
+                own.get_submodule(name).weight.copy_(weight * scale)
+            for name in ("q", "k"):
+                norm = getattr(own.self_attn, f"{name}_norm")
+                if (theirs := getattr(source.self_attn, f"{name}_norm", None)) is not None:
+                    norm.weight.copy_(_find_gain(theirs))
+                else:
+                    weight = getattr(source.self_attn, f"{name}_proj").weight.float()
+                    heads = ((evened * gain) @ weight.T).unflatten(-1, (-1, len(norm.weight)))
+                    norm.weight.fill_(heads.pow(2).mean(-1).sqrt().mean())
+    return True
+
+
+def _find_gain(norm: Any) -> Any:
+    """Return what a norm multiplies by, whether it keeps that or how far it is from one."""
+    import torch
+
+    with torch.no_grad():
+        return norm(torch.ones_like(norm.weight)).float()
+
+
+def _is_alike(own: Any, source: Any) -> bool:
+    try:
+        mine, theirs = (
+            [one.get_submodule(name).weight.shape for name in (*READING, *OTHERS, *NORMS)]
+            for one in (own, source)
+        )
+    except AttributeError:
+        return False
+    return bool(mine == theirs)
 
 
 def _describe_layers(text: Any, design: DrafterDesign) -> dict[str, Any]:
@@ -128,7 +194,7 @@ def even_out(model: Any, scale: Any) -> None:
     import torch
 
     with torch.no_grad():
-        model.fc.weight.mul_(model.feature_scale / scale)
+        model.fc.weight.mul_(model.feature_scale.float() / scale.float())
     model.feature_scale = scale
 
 

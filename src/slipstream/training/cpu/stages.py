@@ -3,9 +3,16 @@
 import shutil
 from collections import deque
 from statistics import fmean
+from typing import Any
 
 from slipstream.errors import InvalidInputError
-from slipstream.training.cpu.acceptance import average_everywhere, judge_kinds, read_material, walk
+from slipstream.training.cpu.acceptance import (
+    Material,
+    average_everywhere,
+    judge_kinds,
+    read_material,
+    walk,
+)
 from slipstream.training.cpu.batches import extract, list_samples, row_bytes
 from slipstream.training.cpu.models import (
     build_model,
@@ -13,10 +20,18 @@ from slipstream.training.cpu.models import (
     load_model,
     measure_scale,
     save_model,
+    start_from_target,
 )
 from slipstream.training.cpu.trainer import train
 from slipstream.training.responses import read_responses
-from slipstream.training.run import CurvePoint, Figures, Judged, TrainRun, tokens_per_step
+from slipstream.training.run import (
+    CurvePoint,
+    Figures,
+    Judged,
+    TrainRun,
+    TrainSettings,
+    tokens_per_step,
+)
 from slipstream.training.warm_start import convert_drafter
 from slipstream.training.workspace import Ticker, Workspace
 
@@ -38,15 +53,8 @@ def extract_states(run: TrainRun, space: Workspace) -> tuple[TrainRun, Figures]:
 def train_drafter(run: TrainRun, space: Workspace) -> tuple[TrainRun, Figures]:
     """Train, judging the drafter on held-out text as it goes, and save it for vLLM."""
     material = read_material(run.settings, space.folder, space.target.hidden_size or 0)
-    target, settings = space.target_folder, run.settings
-    scale = measure_scale(material.states, material.training)
-    if space.start_folder is None:
-        model = build_model(target, settings.design, space.dtype, seed=settings.schedule.seed)
-        model.feature_scale = scale
-    else:
-        converted = convert_drafter(space.start_folder, target, space.folder.path / "from")
-        model = load_model(converted, target, space.dtype)
-        even_out(model, scale)
+    settings = run.settings
+    model, start = _make_model(settings, space, material)
     ticker = Ticker(space.report, "training", unit="steps")
     curve = list(run.curve)
     losses: deque[float] = deque(maxlen=50)
@@ -83,8 +91,26 @@ def train_drafter(run: TrainRun, space: Workspace) -> tuple[TrainRun, Figures]:
     )
     save_model(model, space.folder.drafter, verifier=space.target_name)
     tokens = sum(len(sample.tokens) - sample.response_start for sample in material.training)
-    figures: Figures = {"steps": settings.schedule.steps, "response_tokens": tokens}
+    steps = settings.schedule.steps
+    figures: Figures = {"start": start, "steps": steps, "response_tokens": tokens}
     return run.model_copy(update={"curve": tuple(curve)}), figures
+
+
+def _make_model(settings: TrainSettings, space: Workspace, material: Material) -> tuple[Any, str]:
+    """Return the drafter to train, and what it starts from."""
+    target, design = space.target_folder, settings.design
+    scale = measure_scale(material.states, material.training)
+    if space.start_folder is not None:
+        converted = convert_drafter(space.start_folder, target, space.folder.path / "from")
+        model = load_model(converted, target, space.dtype)
+        even_out(model, scale)
+        return model, "an earlier drafter"
+    model = build_model(target, design, space.dtype, seed=settings.schedule.seed)
+    model.feature_scale = scale
+    states = material.states.read(material.training[0].number)
+    if design.method == "dflash" and start_from_target(model, target, states):
+        return model, f"the target's last {design.layers} layers"
+    return model, "random weights"
 
 
 def judge_offline(run: TrainRun, space: Workspace) -> dict[str, Judged]:

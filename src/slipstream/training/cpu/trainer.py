@@ -1,4 +1,4 @@
-"""Training on a CPU, with speculators' own model and loss weights in a loop of ours.
+"""Training on a CPU, with speculators' own model in a loop of ours.
 
 speculators' trainer wants an accelerator, Triton and a flex attention that has a backward
 pass. Its model does not, once given an attention that runs here. Against its eager loop a
@@ -10,7 +10,6 @@ over the frequent tokens and a fresh draw of the others instead of the whole voc
 import math
 import shutil
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,13 +18,18 @@ from typing import Any
 import numpy as np
 
 from slipstream.errors import InvalidInputError
-from slipstream.training.cpu.batches import Batch, Geometry, States, TrainSample, draw_batches
+from slipstream.training.cpu.batches import (
+    CHOICES,
+    Batch,
+    Geometry,
+    States,
+    TrainSample,
+    draw_batches,
+)
 from slipstream.training.cpu.forward import run_drafter, to_tensors
+from slipstream.training.cpu.loss import Candidates, compute_loss
 from slipstream.training.run import Schedule
 
-FREQUENT_TOKENS = 4096
-DRAWN_TOKENS = 1024
-DPACE_ALPHA = 0.5
 CHECKPOINT_EVERY_SECONDS = 120
 
 
@@ -46,28 +50,28 @@ class Trainer:
         self.copies = [
             parameter.detach().float().clone().requires_grad_() for parameter in self._trained()
         ]
-        self.optimizer = torch.optim.AdamW(
-            self.copies,
-            lr=self.schedule.learning_rate,
-            betas=(0.9, 0.95),
-            weight_decay=0.01,
-            fused=True,
-        )
+        # Decay would pull the weights of norms to zero, and a few passes need none.
+        rate = self.schedule.learning_rate
+        self.optimizer = torch.optim.Adam(self.copies, lr=rate, betas=(0.9, 0.95), fused=True)
         compute = self._loss
         compiled = self.schedule.compiled and shutil.which("c++") is not None
         self.compiled = torch.compile(compute, dynamic=False) if compiled else compute
 
-    def take_step(self, batch: Batch, choice: "Candidates") -> float:
+    def take_step(self, batch: Batch, choice: Candidates) -> float:
         import torch
 
         rate = self.schedule.rate_at(self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        tokens, targets = choice.pick(batch.targets[..., 1:].reshape(-1))
+        tokens, *labels = choice.pick(
+            batch.targets[..., 1:].reshape(-1),
+            batch.choices.reshape(-1, CHOICES),
+            batch.shares.reshape(-1, CHOICES),
+        )
         loss = self.compiled(
             *to_tensors(batch, self.model.dtype),
             self.model.lm_head.weight[torch.from_numpy(tokens)],
-            torch.from_numpy(targets),
+            *map(torch.from_numpy, labels),
         )
         loss.backward()
         with torch.no_grad():
@@ -119,62 +123,17 @@ class Trainer:
         mask: Any,
         positions: Any,
         head: Any,
-        targets: Any,
+        *labels: Any,
     ) -> Any:
-        """Cross-entropy with D-PACE's weights (https://arxiv.org/abs/2605.18810)."""
-        import torch
-        from speculators.losses import dpace_loss_decay
-
         hidden = run_drafter(self.model, states, next_tokens, blocks, mask, positions)
         block = blocks.shape[1] // mask.shape[1]
         drafted = hidden.unflatten(1, (-1, block))[:, :, 1:].flatten(0, 2)
-        logits = (drafted @ head.T).float()
-        counted = (targets >= 0).float()
-        surprise = torch.nn.functional.cross_entropy(logits, targets.clamp(min=0), reduction="none")
-        weights = dpace_loss_decay(
-            pos_idx=None,
-            loss_mask=counted[None],
-            block_size=block - 1,
-            dpace_alpha=DPACE_ALPHA,
-            elementwise_loss=surprise.detach()[None],
-        )[0]
-        return (surprise * weights).sum() / counted.sum().clamp(min=1)
+        return compute_loss(drafted, head, labels, block)
 
-
-@dataclass(slots=True)
-class Candidates:
-    """The tokens of a step's softmax: the frequent ones and a sample of the rest."""
-
-    frequent: Any
-    rest: Any
-    generator: np.random.Generator
-
-    @classmethod
-    def count(
-        cls, samples: Sequence[TrainSample], vocabulary: int, generator: np.random.Generator
-    ) -> "Candidates":
-        """Find the frequent tokens of the responses."""
-        counts: Counter[int] = Counter()
-        for sample in samples:
-            counts.update(sample.tokens[sample.response_start :].tolist())
-        ranked = [token for token, _ in counts.most_common(FREQUENT_TOKENS)]
-        others = np.setdiff1d(np.arange(vocabulary), ranked)
-        missing = max(0, FREQUENT_TOKENS - len(ranked))
-        frequent = np.concatenate([np.array(ranked, np.int64), others[:missing]])
-        return cls(frequent, others[missing:], generator)
-
-    def pick(self, targets: Any) -> tuple[Any, Any]:
-        """Return a step's tokens, and where among them each target is; -1 stays -1."""
-        wanted = np.setdiff1d(targets[targets >= 0], self.frequent)[:DRAWN_TOKENS]
-        drawn = self.generator.choice(
-            self.rest, size=min(DRAWN_TOKENS, len(self.rest)), replace=False
-        )
-        others = np.concatenate([wanted, np.setdiff1d(drawn, wanted)])[: len(drawn)]
-        tokens = np.concatenate([self.frequent, others])
-        order = np.argsort(tokens)
-        tokens = tokens[order]
-        places = np.searchsorted(tokens, targets).clip(max=len(tokens) - 1)
-        return tokens, np.where(tokens[places] == targets, places, -1)
+    def write_weights(self) -> None:
+        """Put the float32 weights into the model, to be rounded once, when it is saved."""
+        for copy, parameter in zip(self.copies, self._trained(), strict=True):
+            parameter.data = copy.detach()
 
 
 def train(
@@ -185,11 +144,13 @@ def train(
     schedule: Schedule,
     checkpoint: Path,
     report: Callable[[int, float], None],
-    judge: Callable[[int, float], None],
+    judge: Callable[[int, float], bool | None],
+    save_every_seconds: float = CHECKPOINT_EVERY_SECONDS,
 ) -> None:
     """Train from the checkpoint if there is one; `judge` is called as the schedule says.
 
-    `report` gets every step with its loss, `judge` a step and the seconds since the start.
+    `report` gets every step with its loss, `judge` a step and the seconds since the start: it
+    returns whether that is enough.
     """
     trainer = Trainer(model, schedule)
     if checkpoint.exists():
@@ -207,8 +168,10 @@ def train(
                 f"{schedule.learning_rate:g}",
             )
         report(trainer.step, loss)
-        if trainer.step % schedule.judge_every == 0:
-            judge(trainer.step, time.monotonic() - started)
-        if time.monotonic() - saved > CHECKPOINT_EVERY_SECONDS or trainer.step == schedule.steps:
+        is_due = trainer.step % schedule.judge_every == 0
+        if is_due and judge(trainer.step, time.monotonic() - started):
+            break
+        if time.monotonic() - saved > save_every_seconds or trainer.step == schedule.steps:
             trainer.save(checkpoint)
             saved = time.monotonic()
+    trainer.write_weights()

@@ -22,10 +22,18 @@ from slipstream.training.cpu.acceptance import (
     read_material,
     walk,
 )
-from slipstream.training.cpu.batches import Geometry, TrainSample, list_samples
+from slipstream.training.cpu.batches import (
+    CHOICES,
+    Floats,
+    Geometry,
+    Numbers,
+    TrainSample,
+    list_samples,
+)
 from slipstream.training.prompts import write_conversations
 from slipstream.training.responses import Response
 from slipstream.training.run import TrainFolder
+from tests.unit.training.cpu.test_batches import keep
 from tests.unit.training.pieces import TellingStates, change, converse
 
 
@@ -92,6 +100,11 @@ class CountingStates:
         tokens = torch.from_numpy(self.samples[number].tokens).to(torch.bfloat16)
         bits = tokens[:, None].expand(-1, SIZE).contiguous().view(torch.uint16)
         return np.asarray(bits.numpy())
+
+    def read_choices(self, number: int) -> tuple[Numbers, Floats]:
+        """Return nothing of use: a draft is judged by the text alone."""
+        shape = (len(self.samples[number].tokens), CHOICES)
+        return np.zeros(shape, np.int64), np.zeros(shape, np.float32)
 
 
 def make_model(step: int = 1) -> Any:
@@ -180,7 +193,7 @@ def read(tmp_path: Path) -> Callable[[Responses], Material]:
         folder.responses.write_text("".join(f"{row.model_dump_json()}\n" for row in responses))
         samples = list_samples(responses)
         told = TellingStates(samples)
-        folder.states.write_bytes(b"".join(told.read(one.number).tobytes() for one in samples))
+        folder.states.write_bytes(b"".join(keep(told, one.number).tobytes() for one in samples))
         return read_material(SETTINGS, folder, hidden_size=1)
 
     return read
@@ -225,9 +238,9 @@ def test_material_without_a_sample_to_train_on_is_refused(
 @pytest.mark.parametrize(("limit", "judged"), [(1, [1, 1]), (9, [1, 2])])
 def test_the_first_held_out_samples_of_every_kind_are_judged(limit: int, judged: list[int]) -> None:
     samples = [count_up(5, 4), count_up(5, 6), count_up(5, 8)]
-    states: Any = SimpleNamespace(read=lambda _: CountingStates(samples).read(2))
+    longest = CountingStates(samples[2:] * 3)
     geometry = Geometry(rows=1, context=16, anchors=8, block=BLOCK, mask_token=3)
     held_out = {"code": samples[:1], "prose": samples[1:]}
-    found = judge_kinds(make_model(), Material([], held_out, states, geometry), limit)
+    found = judge_kinds(make_model(), Material([], held_out, longest, geometry), limit)
     assert [len(texts) for texts in found.values()] == judged
     assert [len(texts[0]) for texts in found.values()] == [3, 5]

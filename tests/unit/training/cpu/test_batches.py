@@ -16,11 +16,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from slipstream.errors import InvalidInputError
 from slipstream.training.cpu import batches
 from slipstream.training.cpu.batches import (
+    CHOICES,
     TOKENS_AT_ONCE,
     Batch,
     Geometry,
+    Part,
     TrainSample,
     draw_batches,
     extract,
@@ -28,12 +31,14 @@ from slipstream.training.cpu.batches import (
     list_samples,
     make_row,
     open_states,
-    pack_row,
+    pack_rows,
+    row_bytes,
 )
 from slipstream.training.responses import Response
 from tests.unit.training.pieces import TellingStates, make_samples, pretend_installed
 
 MASK = 3
+ROW = row_bytes(2, 1)
 SHAPES = some.lists(some.tuples(some.integers(1, 12), some.integers(2, 30)), min_size=1, max_size=6)
 GEOMETRIES = some.builds(
     Geometry,
@@ -51,7 +56,8 @@ def draw(samples: list[TrainSample], geometry: Geometry, seed: int = 0) -> Itera
 
 def pack(samples: list[TrainSample], geometry: Geometry) -> Batch:
     """Pack the samples in this very order, again and again."""
-    return pack_row(cycle(samples), TellingStates(samples), geometry, np.random.default_rng(0))
+    rows = pack_rows(cycle(samples), TellingStates(samples), geometry, np.random.default_rng(0))
+    return next(rows)
 
 
 def blocks_of(batch: Batch, block: int) -> Iterator[tuple[int, int]]:
@@ -87,10 +93,16 @@ def test_every_block_keeps_its_promises(
         # What is to be predicted follows the anchor at once, and stops where the text does.
         told = sample.tokens[anchor + 1 : anchor + block]
         assert list(batch.targets[row, slot]) == [-1, *told, *[-1] * (block - 1 - len(told))]
-        # All that comes before the anchor is seen, of this sequence and of no other.
+        # The target's first choice here is the text itself.
+        assert list(batch.choices[row, slot, : len(told), 0]) == list(told)
+        assert (
+            batch.shares[row, slot].any(-1).tolist() == (batch.targets[row, slot, 1:] >= 0).tolist()
+        )
+        # What comes before the anchor is seen, of this sequence and of no other.
         seen = batch.states[row][batch.visible[row, slot]]
-        assert seen[:, 0].tolist() == [sample.number + 1] * anchor
-        assert seen[:, 1].tolist() == list(range(anchor))
+        assert (seen[:, 0] == sample.number + 1).all()
+        assert seen[:, 1].tolist() == list(range(anchor - len(seen), anchor))
+        assert len(seen) >= min(anchor, context // 4)
         places = batch.positions[row, context + slot * block :][:block]
         assert places.tolist() == list(range(anchor, anchor + block))
     # No anchor is drawn twice in a row; a sequence may stand in it twice, and starts elsewhere.
@@ -145,19 +157,45 @@ def test_of_many_candidates_others_are_drawn_each_time_and_again_with_the_same_s
     assert [first.blocks.tolist() == blocks for blocks in drawn] == [False, True, False]
 
 
-def test_the_last_sequence_of_a_row_is_cut_but_its_targets_are_not() -> None:
+def test_the_last_sequence_of_a_row_is_cut_and_the_next_row_goes_on_with_it() -> None:
     samples = make_samples([(2, 18)])
-    batch = pack(samples, Geometry(rows=1, context=10, anchors=20, block=4, mask_token=MASK))
-    last = max(slot for _, slot in blocks_of(batch, 4))
-    # The last anchor has its next token in the row, and the two after that beyond its end.
-    assert batch.blocks[0, ::4][last] == samples[0].tokens[8]
-    assert batch.targets[0, last].tolist() == [-1, *samples[0].tokens[9:12]]
+    geometry = Geometry(rows=2, context=12, anchors=20, block=4, mask_token=MASK)
+    batch = next(draw(samples, geometry))
+    told = [
+        [int(batch.blocks[row, 4 * slot]) for row, slot in blocks_of(batch, 4) if row == own]
+        for own in (0, 1)
+    ]
+    # Every response token but the last is an anchor once; targets go beyond the row's end.
+    assert told == [samples[0].tokens[2:12].tolist(), samples[0].tokens[12:19].tolist()]
+    assert batch.targets[0, 9].tolist() == [-1, *samples[0].tokens[12:15]]
+    assert batch.positions[1, :3].tolist() == [9, 10, 11]
     # A prompt longer than a row gives a row without anchors.
     geometry = Geometry(rows=1, context=20, anchors=3, block=4, mask_token=MASK)
     batch = pack(make_samples([(30, 5)]), geometry)
     assert (batch.targets == -1).all()
     assert (batch.blocks == MASK).all()
     assert not batch.visible.any()
+
+
+def test_every_place_of_a_response_is_an_anchor_as_often_as_any_other() -> None:
+    """A row that cuts a sequence and forgets the rest sees ends half as often as beginnings."""
+    shapes = np.random.default_rng(5).integers((20, 30), (90, 400), size=(60, 2))
+    samples = make_samples([(int(prompt), int(response)) for prompt, response in shapes])
+    geometry = Geometry(rows=4, context=256, anchors=24, block=8, mask_token=MASK)
+    starts = np.array([sample.tokens[0] for sample in samples])
+    drawn, there = np.zeros(8), np.zeros(8)
+    for sample in samples:
+        there += np.bincount(
+            np.arange(len(sample.tokens) - sample.response_start - 1) // 50, minlength=8
+        )
+    for batch in islice(draw(samples, geometry), 400):
+        for row, slot in blocks_of(batch, 8):
+            token = batch.blocks[row, slot * 8]
+            sample = samples[int(np.searchsorted(starts, token, "right")) - 1]
+            drawn[(token - sample.tokens[0] - sample.response_start) // 50] += 1
+    share = drawn / drawn.sum() / (there / there.sum())
+    # A row has as many anchors whether prompts take up much of it or little.
+    assert share == pytest.approx(1, abs=0.15)
 
 
 def test_a_drafter_that_reads_its_own_tokens_gets_the_text_in_its_blocks() -> None:
@@ -174,7 +212,7 @@ def test_a_drafter_that_reads_its_own_tokens_gets_the_text_in_its_blocks() -> No
 def test_beside_every_state_stands_the_next_token_of_its_own_text() -> None:
     samples = make_samples([(2, 4), (3, 5)])
     geometry = Geometry(rows=1, context=14, anchors=2, block=4, mask_token=MASK)
-    parts = [(0, samples[0], 6), (6, samples[1], 8)]
+    parts = [Part(0, samples[0], 0, 6), Part(6, samples[1], 0, 8)]
     row = make_row(parts, [], TellingStates(samples), geometry)
     first, second = (sample.tokens[1:].tolist() for sample in samples)
     assert row.next_tokens[0].tolist() == [*first, 0, *second, 0]
@@ -209,16 +247,28 @@ def make(lengths: Sequence[int]) -> list[TrainSample]:
     return make_samples([(1, length - 1) for length in lengths])
 
 
+def keep(telling: TellingStates, number: int) -> npt.NDArray[np.uint16]:
+    """Return the rows of a sample as the file has them."""
+    tokens, shares = telling.read_choices(number)
+    choices = np.ascontiguousarray(tokens.astype(np.int32)).view(np.uint16)
+    return np.concatenate(
+        [telling.read(number), choices, np.log(shares).astype(np.float16).view(np.uint16)], 1
+    )
+
+
 def test_what_was_written_is_read_back_sample_by_sample(tmp_path: Path) -> None:
     samples = make([3, 5, 2])
     telling = TellingStates(samples)
     path = tmp_path / "states.bin"
-    path.write_bytes(b"".join(telling.read(sample.number).tobytes() for sample in samples))
+    path.write_bytes(b"".join(keep(telling, sample.number).tobytes() for sample in samples))
     opened = open_states(path, samples, width=2)
     for sample in samples:
         assert np.array_equal(opened.read(sample.number), telling.read(sample.number))
-    path.write_bytes(bytes(4 * 9))
-    with pytest.raises(ValueError, match="greater than file size"):
+        tokens, shares = opened.read_choices(sample.number)
+        assert np.array_equal(tokens, telling.read_choices(sample.number)[0])
+        assert shares == pytest.approx(1 / CHOICES, rel=1e-3)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(InvalidInputError, match="is not what these responses and layers give"):
         open_states(path, samples, width=2)
 
 
@@ -245,7 +295,7 @@ class Extraction:
         self.windows.append([sample.number for sample in window])
         telling = TellingStates(self.samples)
         for sample in reversed(window):
-            yield sample.number, telling.read(sample.number)
+            yield sample.number, keep(telling, sample.number)
 
     def run(self) -> None:
         extract(
@@ -258,7 +308,7 @@ class Extraction:
 
     def whole(self) -> bytes:
         telling = TellingStates(self.samples)
-        return b"".join(telling.read(sample.number).tobytes() for sample in self.samples)
+        return b"".join(keep(telling, sample.number).tobytes() for sample in self.samples)
 
 
 @pytest.fixture
@@ -288,12 +338,12 @@ def test_states_are_written_in_the_order_of_the_samples(extraction: Extraction) 
     ("kept_bytes", "first"),
     [
         (0, 0),
-        (4 * 3 - 1, 0),  # a row short of the first sample
-        (4 * 3, 1),
-        (4 * 8 + 1, 2),  # in the midst of a row
-        (4 * 9, 2),
-        (4 * 10, 3),
-        (4 * 20, 5),  # a finished file is left as it is
+        (ROW * 3 - 1, 0),  # a row short of the first sample
+        (ROW * 3, 1),
+        (ROW * 8 + 1, 2),  # in the midst of a row
+        (ROW * 9, 2),
+        (ROW * 10, 3),
+        (ROW * 20, 5),  # a finished file is left as it is
     ],
 )
 def test_an_interrupted_file_goes_on_after_its_last_whole_sample(
@@ -301,7 +351,7 @@ def test_an_interrupted_file_goes_on_after_its_last_whole_sample(
 ) -> None:
     # What stands beyond the last whole sample is thrown away: here it is garbage.
     whole = extraction.whole()
-    good = sum(len(sample.tokens) for sample in extraction.samples[:first]) * 4
+    good = sum(len(sample.tokens) for sample in extraction.samples[:first]) * ROW
     extraction.path.write_bytes(whole[:good] + b"\xff" * (kept_bytes - good))
     extraction.run()
     assert extraction.path.read_bytes() == whole

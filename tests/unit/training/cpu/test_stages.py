@@ -15,7 +15,7 @@ from slipstream.training.cpu import stages
 from slipstream.training.cpu.stages import require_room, train_drafter
 from slipstream.training.run import CurvePoint, TrainRun
 from slipstream.training.workspace import Workspace
-from tests.unit.training.pieces import RUN, make_samples, open_workspace, refusal
+from tests.unit.training.pieces import RUN, TellingStates, make_samples, open_workspace, refusal
 
 
 def test_states_that_do_not_fit_the_disk_are_refused(
@@ -38,8 +38,10 @@ class Training:
         self.evened: list[Any] = []
         self.told: list[str] = []
         self.space = replace(space, report=self.told.append)
+        self.fits = True
+        samples = make_samples([(2, 9), (3, 4)])
         material = SimpleNamespace(
-            training=make_samples([(2, 9), (3, 4)]), states="states", geometry="geometry"
+            training=samples, states=TellingStates(samples), geometry="geometry"
         )
         # A walk takes the one right token, and is past the second anchor then.
         rights = {"code": [np.array([[True, False], [False, False]])]}
@@ -47,6 +49,7 @@ class Training:
             "read_material": lambda *_: material,
             "measure_scale": lambda *_: "scale",
             "build_model": self.build,
+            "start_from_target": lambda *_: self.fits,
             "convert_drafter": lambda *_: Path("converted"),
             "load_model": self.load,
             "even_out": lambda model, scale: self.evened.append((model, scale)),
@@ -80,6 +83,7 @@ class Training:
     def run(self, run: TrainRun, *steps: int) -> TrainRun:
         self.steps = steps
         done, figures = train_drafter(run, self.space)
+        self.start = figures.pop("start")
         assert figures == {"steps": run.settings.schedule.steps, "response_tokens": 13}
         return done
 
@@ -123,7 +127,12 @@ def test_a_step_that_was_judged_before_is_replaced_and_what_came_after_it_droppe
 def test_a_warm_start_goes_on_from_its_drafter(training: Training, tmp_path: Path) -> None:
     training.run(RUN)
     assert (training.built, training.evened) == (["new for target"], [])
+    assert training.start == "the target's last 3 layers"
+    training.fits = False
+    training.run(RUN)
+    assert training.start == "random weights"
     training.space = replace(training.space, start_folder=tmp_path)
     training.run(RUN)
-    assert training.built[1:] == ["converted for target"]
+    assert training.start == "an earlier drafter"
+    assert training.built[2:] == ["converted for target"]
     assert [scale for _, scale in training.evened] == ["scale"]
