@@ -14,7 +14,7 @@ from typing import Literal
 import httpx
 from pydantic import AwareDatetime
 
-from slipstream.engines.prometheus import add_up, parse_metrics
+from slipstream.engines.prometheus import METRICS, list_accepted, parse_metrics, read_figures
 from slipstream.errors import InvalidInputError
 from slipstream.hardware import read_text
 from slipstream.records import Record
@@ -34,17 +34,10 @@ TRAFFIC_WINDOW = timedelta(minutes=5)
 TAIL_BYTES = 2**16
 SHOWN_EVENTS = 8
 METRICS_SECONDS = 0.8
-_COUNTS = {
-    "output_tokens": "vllm:generation_tokens_total",
-    "cache_queries": "vllm:prefix_cache_queries_total",
-    "cache_hits": "vllm:prefix_cache_hits_total",
-    "running": "vllm:num_requests_running",
-    "waiting": "vllm:num_requests_waiting",
-    "drafts": "vllm:spec_decode_num_drafts_total",
-    "drafted": "vllm:spec_decode_num_draft_tokens_total",
-}
-_BY_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
-_KV_USAGE = "vllm:kv_cache_usage_perc"
+_COUNTS = (
+    *("output_tokens", "cache_queries", "cache_hits"),
+    *("running", "waiting", "drafts", "drafted"),
+)
 _PROC = Path("/proc")
 _ROLES = {"VLLM::EngineCore": "core", "vllm.entrypoints": "API server", "warden.py": "warden"}
 
@@ -184,15 +177,11 @@ def read_engine_figures(run: Run, key: str | None, proc: Path = _PROC) -> Engine
 def parse_engine_figures(text: str) -> EngineFigures:
     """Parse a page of metrics; of several engines the fullest cache counts."""
     samples = list(parse_metrics(text))
-    values, accepted = add_up(samples), dict[int, float]()
-    for sample in samples:
-        position = sample.labels.get("position", "")
-        if sample.name == _BY_POSITION and position.isdecimal():
-            accepted[int(position)] = accepted.get(int(position), 0) + sample.value
+    figures, usage = read_figures(samples), METRICS["kv_usage"]
     return EngineFigures(
-        **{field: int(values[name]) for field, name in _COUNTS.items() if name in values},
-        accepted=tuple(int(accepted[position]) for position in sorted(accepted)),
-        kv_usage=max((one.value for one in samples if one.name == _KV_USAGE), default=None),
+        **{name: int(figures[name]) for name in _COUNTS if name in figures},
+        accepted=list_accepted(samples),
+        kv_usage=max((one.value for one in samples if one.name in usage), default=None),
     )
 
 

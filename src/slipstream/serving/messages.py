@@ -28,10 +28,15 @@ _CREDENTIALS = struct.Struct("iII")  # Of SO_PEERCRED: process, user, group.
 
 
 class Readiness(Record):
-    """The engine's state as the supervisor reports it to the gate."""
+    """The engine's state as the supervisor reports it to the gate, and how many notes it has.
+
+    `generation` is the number of the drafter that the run has learnt, 0 for the plan's.
+    """
 
     state: str
     reasons: tuple[str, ...] = ()
+    notes: int = 0
+    generation: int = 0
 
 
 class CallerCounts(Record):

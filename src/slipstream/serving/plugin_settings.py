@@ -4,27 +4,29 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
+from slipstream.engines.vllm_tables import is_since
 from slipstream.planning.plan import LaunchPlan
 from slipstream.planning.settings import Choice
+from slipstream.planning.settings.draft_lengths import SCHEDULER, STEERED, find_obstacle
+from slipstream.planning.settings.draft_lengths import VARIABLE as LENGTH_VARIABLE
+from slipstream.planning.settings.patches import VARIABLE as PATCHES_VARIABLE
 from slipstream.serving.access.gate_file import GateMedia
 from slipstream.serving.run import Run
-from slipstream.serving.swaps import Trial
+from slipstream.serving.swaps import ENDED_DURING_TRIAL, Trial
 
 GRAMMAR_CACHE_MIB = "64"
 MEDIA_HOSTS = "--allowed-media-domains"
 # vLLM fetches from every host if its list is empty, and RFC 2606 gives this name to nobody.
 NO_HOST = "none.invalid"
-SCHEDULER = "--scheduler-cls"
-STEERED = "slipstream.vllm_plugin.steering.scheduler.make"
-LENGTH_VARIABLE = "SLIPSTREAM_DRAFT_LENGTH"
-# Whose drafts may be of any length in any step; the others' stay as planned.
-_ANY_LENGTH = ("dflash",)
+STEERING = "steering"
 TRANSFER = "--weight-transfer-config"
+WATCHDOG = "--watchdog-config"
+HUNG_SECONDS = 30
 # As `slipstream.vllm_plugin` has them, which nothing imports.
 BACKEND = "slipstream-file"
 SWAPS_VARIABLE = "SLIPSTREAM_SWAPS"
-# The file transfer was written for its loader of weights.
-ENGINE = "0.32."
+# The file transfer was written for their loader of weights.
+ENGINES = ("0.32.", "0.33.")
 _MOE_BACKEND = "--moe-backend"
 # These refuse to start beside a weight transfer.
 _MOE_WITHOUT_TRANSFER = ("flashinfer_moe_ep_cutedsl", "flashinfer_moe_ep_mega_deep_gemm")
@@ -74,13 +76,32 @@ def steer_engine(plan: LaunchPlan, *, steered: bool) -> LaunchPlan:
         return plan
     because = "keeps the ledger of requests and adapts the draft length to the cost of steps"
     plan = add_flag(plan, SCHEDULER, STEERED, because)
-    speculation = plan.settings.speculation
-    if speculation is None or (steered and speculation.method.value in _ANY_LENGTH):
+    obstacle = find_obstacle(plan.settings)
+    if plan.settings.speculation is None or (steered and obstacle is None):
         return plan.change_variables({LENGTH_VARIABLE: None})
     fixed: Choice[str] = Choice("fixed", "user", "requested")
-    if steered:
-        fixed = Choice("fixed", "default", f"{speculation.method.value} drafts one length")
+    if steered and obstacle is not None:
+        fixed = Choice("fixed", "default", obstacle)
     return plan.change_variables({LENGTH_VARIABLE: fixed})
+
+
+def keep_stacks(plan: LaunchPlan, folder: Path) -> LaunchPlan:
+    """Have vLLM write where every thread stands if a step hangs, before the engine is replaced."""
+    if not is_since(plan.engine_version, "0.33") or WATCHDOG in plan.settings.rest:
+        return plan
+    because = "where each thread stood in a step that hung, in the run's folder"
+    return add_flag(plan, WATCHDOG, {"timeout": HUNG_SECONDS, "dump_dir": str(folder)}, because)
+
+
+def list_parts(plan: LaunchPlan) -> list[str]:
+    """List what the plugin is to apply in an engine, by the names under which it reports that."""
+    named = plan.environment.get(PATCHES_VARIABLE)
+    # All patches are about drafts: without those, vLLM may never import what they change.
+    names = named.value.split(",") if named and plan.speculation else []
+    patches = [f"patch {name}" for name in names]
+    # A rank that follows has no scheduler.
+    steers = is_followed(plan) and not (plan.group and plan.group.is_follower)
+    return [*patches, STEERING] if steers else patches
 
 
 def is_followed(plan: LaunchPlan) -> bool:
@@ -99,7 +120,7 @@ def offer_swaps(plan: LaunchPlan) -> LaunchPlan:
         and plan.group is None
         and plan.speculation.method.value == "dflash"
         and plan.drafter is not None
-        and plan.engine_version.startswith(ENGINE)
+        and plan.engine_version.startswith(ENGINES)
         and load_format in _SAFETENSORS
         and (experts is None or experts.value not in _MOE_WITHOUT_TRANSFER)
         and TRANSFER not in settings.rest
@@ -138,7 +159,7 @@ def leave_trial(run: Run) -> tuple[LaunchPlan, Trial | None]:
     plan, trial = run.plan, run.trial
     if trial is None or trial.state != "running":
         return plan, trial
-    message = "the supervisor ended during the trial"
+    message = f"the supervisor {ENDED_DURING_TRIAL}"
     if plan.drafter == str(trial.folder):
         plan = with_drafter(plan, trial.before.folder, message)
     return plan, trial.model_copy(update={"state": "rolled back", "message": message})

@@ -24,6 +24,7 @@ from slipstream.planning.plan import LaunchPlan
 from slipstream.records import Record, read_line, read_record
 from slipstream.serving.access.gate_file import GateRecording, GateRules
 from slipstream.serving.kept_logs import LogPlace
+from slipstream.serving.learning import LearningState, LearningTerms
 from slipstream.serving.messages import SOCKET, GateCounts
 from slipstream.serving.supervision.causes.ladder import Rung
 from slipstream.serving.swaps import ServedDrafter, Swap, Trial
@@ -51,6 +52,8 @@ TRANSITIONS: dict[State, tuple[State, ...]] = {
     "stopped": (),
     "failed": (),
 }
+# The subject of a run's note that its engine keeps ending.
+ENGINE_NOTE = "engine"
 _PROC = Path("/proc")
 _READING_AGAIN_SECONDS = (0.01, 0.05)
 
@@ -89,6 +92,8 @@ class Terms(Record):
     recording: GateRecording | None = None
     detached: bool = False
     guardian: GuardianRules = Field(default_factory=GuardianRules)
+    # None keeps no text and trains nothing.
+    learning: LearningTerms | None = None
 
     @property
     def needed_keys(self) -> Path | None:
@@ -131,8 +136,12 @@ class Run(Record):
     last_swap: Swap | None = None
     # Of the last drafter that was to prove itself on requests.
     trial: Trial | None = None
+    # What the learning job reported last.
+    learning: LearningState | None = None
     # What has become worse while it served, and still is.
     drifts: tuple[Drift, ...] = ()
+    # What is not as planned now, by subject: a patch, the guardian, an engine that keeps ending.
+    notes: dict[str, str] = Field(default_factory=dict)
 
     def move(self, state: State) -> "Run":
         """Return the run in its next state; a transition that the table does not have is a bug."""
@@ -177,6 +186,9 @@ class RunFolder:
     # One request per line, as the gate and as the engine's core saw it; older parts lie beside.
     access_log = _File("access.jsonl")
     ledger = _File("ledger.jsonl")
+    # Where the core sends text to be kept, and what the processes that learn from it say.
+    kept_socket = _File("kept.sock")
+    learning_log = _File("learning.log")
     # The last steps of the engine, and of the one before it.
     flight = _File("flight.bin")
     earlier_flight = _File("flight-1.bin")
@@ -285,6 +297,12 @@ def expected_phases(root: Path, plan: LaunchPlan) -> dict[Phase, float]:
     earlier = [run.phase_seconds for _, run in list_runs(root) if run.plan.argv() == argv]
     samples = {phase: [took[phase] for took in earlier if phase in took] for phase in PHASES}
     return {phase: median(seconds) for phase, seconds in samples.items() if seconds}
+
+
+def was_ready_before(root: Path, run: Run) -> bool:
+    """Return whether an earlier run of the same plan and versions was ready on this machine."""
+    same = [one for _, one in list_runs(root) if one.plan_digest == run.plan_digest != ""]
+    return any("ready_seconds" in one.measurements for one in same if one.id != run.id)
 
 
 def read_process(pid: int, proc: Path = _PROC) -> Process | None:

@@ -16,8 +16,10 @@ from pydantic import AwareDatetime
 from slipstream.errors import InvalidInputError
 from slipstream.records import Record
 from slipstream.serving.access.tls import Certificate
+from slipstream.serving.learning import LearningState
 from slipstream.serving.messages import LiveQuestion, ask
 from slipstream.serving.run import (
+    ENGINE_NOTE,
     TRANSITIONS,
     Event,
     LiveRun,
@@ -37,7 +39,10 @@ SHOWN_ENDED = 5
 ANSWER_SECONDS = 2.0
 _PROC = Path("/proc")
 # Of a run as they are.
-_SHOWN = ("id", "began_at", "drafters", "last_swap", "trial", "restarts", "rungs", "measurements")
+_SHOWN = (
+    *("id", "began_at", "drafters", "last_swap", "trial", "learning"),
+    *("restarts", "rungs", "measurements"),
+)
 
 Standing = State | Literal["supervisor gone"]
 
@@ -59,12 +64,15 @@ class RunStatus(Record):
     drafters: tuple[ServedDrafter, ...] = ()
     last_swap: Swap | None = None
     trial: Trial | None = None
+    learning: LearningState | None = None
     supervisor_pid: int
     engine_pid: int | None
     engine_bytes: int | None
     restarts: int
     rungs: tuple[Rung, ...]
+    # Of the plan, and of what is not as planned now.
     notes: tuple[str, ...]
+    run_notes: tuple[str, ...] = ()
     measurements: dict[str, float]
     drifts: tuple[Drift, ...] = ()
     gated: bool = True
@@ -73,6 +81,8 @@ class RunStatus(Record):
     last_token_seconds_ago: float | None
     # The report of each core.
     steering: tuple[SteeringState, ...] = ()
+    # Whether the draft length is fixed only because nobody measured steering on this machine.
+    awaits_tuning: bool = False
     next_command: str
 
 
@@ -131,10 +141,12 @@ def read_status(
         plan_file=str(run.terms.plan_file) if run.terms.plan_file else None,
         target=run.plan.target,
         drafter=run.plan.drafter,
+        awaits_tuning=run.terms.steered and run.plan.awaits_tuning,
         supervisor_pid=run.supervisor.pid,
         engine_pid=engine[0].pid if engine else None,
         engine_bytes=measure_session(run.engine, proc) if run.engine else None,
         notes=run.plan.notes,
+        run_notes=tuple(run.notes.values()) if TRANSITIONS[run.state] else (),
         drifts=run.drifts if engine else (),
         gated=run.terms.gated,
         in_flight=counts.in_flight if counts else None,
@@ -162,7 +174,8 @@ def _find_since(run: Run, events: tuple[Event, ...], state: Standing) -> AwareDa
 def _find_next(folder: RunFolder, run: Run, state: Standing, *, lives: bool) -> str:
     if state == "ready" and run.url is not None:
         return shlex.join(_ask_for_models(run))
-    if state == "failed" or (state == "supervisor gone" and not lives):
+    keeps_ending = ENGINE_NOTE in run.notes and state == "starting"
+    if state == "failed" or keeps_ending or (state == "supervisor gone" and not lives):
         return f"slipstream doctor {run.id}"
     if state == "supervisor gone":
         return f"slipstream stop {run.id}"

@@ -23,6 +23,7 @@ from slipstream.serving.plugin_settings import (
     add_flag,
     guard_engine,
     is_followed,
+    keep_stacks,
     offer_swaps,
     steer_engine,
     takes_pictures,
@@ -119,7 +120,7 @@ def put_behind_gate(
         plan = add_flag(plan, _CONSTRAINTS, {"backend": "xgrammar"}, because)
     plan = _bound_queue(_have_port(plan))
     plan = guard_engine(offer_swaps(plan), (rules or GateRules()).media)
-    plan = steer_engine(plan, steered=steered)
+    plan = keep_stacks(steer_engine(plan, steered=steered), folder.path)
     gate = Choice(str(folder.gate), "default", "the gate's settings, without keys")
     return plan.change_variables({GATE_VARIABLE: gate})
 
@@ -191,7 +192,7 @@ def _require_head(plan: LaunchPlan) -> None:
     if plan.settings.headless is not None and plan.settings.headless.value:
         raise InvalidInputError(
             f"{FLAGS['headless']} is for the ranks of a group: nobody would answer here",
-            hint=f"leave {FLAGS['headless']} out; slipstream fleet plan makes a plan for each rank",
+            hint=f"leave {FLAGS['headless']} out; for a plan per rank: slipstream fleet plan",
         )
 
 

@@ -30,6 +30,10 @@ class SwapOrder(Record):
     trial_seconds: float | None = None
 
 
+# Of a trial that was broken off, which says nothing of its drafter.
+ENDED_DURING_TRIAL = "ended during the trial"
+
+
 class Trial(Record):
     """A drafter that stays only if requests show in time that it is as good as the one before.
 

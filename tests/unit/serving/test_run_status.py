@@ -8,7 +8,7 @@ import pytest
 
 from slipstream.planning.settings import Choice
 from slipstream.reporting.serving.run import render_status
-from slipstream.serving.run import RunFolder, State
+from slipstream.serving.run import ENGINE_NOTE, RunFolder, State
 from slipstream.serving.run_status import (
     SHOWN_ENDED,
     RunStatus,
@@ -187,6 +187,21 @@ def test_the_next_command_trusts_the_certificate_under_a_name_of_its_own(
     assert status.url == "https://127.0.0.1:8000"
     expected = ["curl", "--cacert", str(pair.file), *words[:-1], f"{words[-1]}/v1/models"]
     assert shlex.split(status.next_command) == expected
+
+
+def test_what_is_not_as_planned_is_shown_until_the_run_is_over(
+    tmp_path: Path, proc: FakeProc
+) -> None:
+    notes = {ENGINE_NOTE: "the engine keeps ending", "steering": "steering: not applied"}
+    folder, run = keep(tmp_path, notes=notes, state="starting")
+    proc.add(SUPERVISOR)
+    status = look(folder, proc)
+    assert status.run_notes == tuple(notes.values())
+    shown = [line.split(maxsplit=1) for line in render_status(status, AT).splitlines()]
+    assert [words[1] for words in shown if words and words[0] == "note"] == [*notes.values()]
+    assert status.next_command == f"slipstream doctor {run.id}"
+    over, _ = keep(tmp_path, "over", notes=notes, state="stopped")
+    assert look(over, proc).run_notes == ()
 
 
 def test_drifts_are_shown_as_long_as_there_is_an_engine(tmp_path: Path, proc: FakeProc) -> None:

@@ -7,6 +7,8 @@ from slipstream.serving.support.checks import Check, Verdict
 from slipstream.serving.support.examination import Diagnosis, Examination
 from slipstream.steering.flight import Flight
 
+REPORT = "slipstream doctor --bundle bug.zip"
+
 
 def render_examination(examination: Examination) -> str:
     """Return every check, and how many of them are not ok."""
@@ -21,8 +23,9 @@ def render_diagnosis(diagnosis: Diagnosis) -> str:
     if not diagnosis.findings:
         lines = [f"no known failure in {diagnosis.log}"]
         if diagnosis.last_words:
-            lines += ["its last words:", *(f"  {line}" for line in diagnosis.last_words)]
-        return "\n".join([*lines, *flight])
+            lines += ["its last lines:", *(f"  {line}" for line in diagnosis.last_words)]
+        report = ["", f"for a report: {REPORT}, and these lines"] if diagnosis.is_unknown else []
+        return "\n".join([*lines, *flight, *report])
     blocks = ["\n".join(_describe_finding(finding)) for finding in diagnosis.findings]
     return "\n\n".join([f"in {diagnosis.log}:", *blocks, *flight])
 

@@ -35,13 +35,14 @@ def render_status(status: RunStatus, now: datetime) -> str:
             for one in status.drafters[-SHOWN_DRAFTERS:]
         ),
         *([("trial", status.trial.describe())] if status.trial else []),
+        *([("learning", status.learning.describe())] if status.learning else []),
         ("processes", _describe_processes(status)),
         ("requests", _describe_requests(status)),
         ("measured", _describe_measurements(status)),
         *(("drift", drift.describe()) for drift in status.drifts),
         ("restarts", str(status.restarts)),
         ("stepped down", ", ".join(status.rungs) or "no"),
-        *(("note", note) for note in status.notes),
+        *(("note", note) for note in (*status.run_notes, *status.notes)),
         ("folder", status.folder),
     ]
     return "\n".join([*align(rows), "", f"next: {status.next_command}"])

@@ -105,6 +105,8 @@ def _describe_figures(
         ("memory", _describe_memory(view)),
         ("drafter", _name_drafter(view.status.drafter)),
         *(("drift", drift.describe()) for drift in view.status.drifts),
+        *([("learning", view.status.learning.describe())] if view.status.learning else []),
+        *(("note", note) for note in view.status.run_notes),
     ]
     return align(rows)
 
@@ -148,7 +150,9 @@ def _describe_length(view: LiveView) -> str:
     bounds = [("at least", state.least), ("at most", state.most)]
     orders = [f"{word} {bound} by order" for word, bound in bounds if bound is not None]
     plain = ["a step without drafts is the fastest"] if state.plain_pays else []
-    words = ["steered" if state.steers else "fixed", *orders, *plain]
+    waits = [f"waiting to be measured: slipstream tune {view.status.target}"]
+    unmeasured = waits if view.status.awaits_tuning and not state.steers else []
+    words = ["steered" if state.steers else "fixed", *unmeasured, *orders, *plain]
     return f"{state.draft_length}{longest}, {', '.join(words)}"
 
 

@@ -9,7 +9,6 @@ A message is one datagram to the socket that the manager names; without one noth
 heartbeat comes from the supervisor's own event loop: if that hangs, the manager restarts us.
 """
 
-import asyncio
 import os
 import socket
 from collections.abc import Iterable, Mapping
@@ -24,14 +23,15 @@ from slipstream.serving.supervision.engine_process import GRACE_SECONDS
 USER = "slipstream"
 # For what comes after a drain and the engine's grace: KILL, the last records, our own exit.
 STOP_MARGIN_SECONDS = 15
-RESTART_SECONDS = 5
+RESTART_SECONDS = 30
 # The loop that beats does nothing that takes long; a full disk's fsync may take some seconds.
 WATCHDOG_SECONDS = 60
 # A start is never cut off while it reports: a download does every few seconds, the loop more often.
 EXTEND_SECONDS = 600
 BEATS_PER_TIMEOUT = 4
 UNWATCHED_SECONDS = 60.0
-# The supervisor has tried what there is to try: only its own death is worth another start.
+# Verdicts on a file, on the command, on an engine that was never ready with this plan here. One
+# that was is started for ever by the supervisor, and the supervisor, if it dies, by systemd.
 _FINAL = (ExitCode.EXPECTED_FAILURE, ExitCode.USAGE, ExitCode.ENGINE, ExitCode.GATE_MISSED)
 # Which the service does not see, or sees empty.
 _HIDDEN = tuple(map(Path, ("/home", "/root", "/run/user", "/tmp", "/var/tmp")))
@@ -119,14 +119,13 @@ def _describe(service: Service) -> list[str]:
         "Wants=network-online.target",
         # The set-user-id nvidia-modprobe does not work under NoNewPrivileges.
         "After=network-online.target nvidia-persistenced.service",
-        "StartLimitIntervalSec=900",
-        "StartLimitBurst=3",
+        "StartLimitIntervalSec=0",
     ]
 
 
 def _serve(service: Service) -> list[str]:
     # A dollar would be a variable.
-    quoted = (_quote(service.plan), *map(_quote, service.options))
+    quoted = (quote(service.plan), *map(quote, service.options))
     words = [word.replace("$", "$$") for word in quoted]
     models = "%C/slipstream/models" if service.models is None else _escape(service.models)
     named = {**_FOLDERS, "HF_HUB_CACHE": models}
@@ -136,7 +135,7 @@ def _serve(service: Service) -> list[str]:
         "[Service]",
         "Type=notify",
         f"User={USER}",
-        f"ExecStart={_quote(service.command)} serve {' '.join(words)}",
+        f"ExecStart={quote(service.command)} serve {' '.join(words)}",
         *(f"Environment={_wrap(f'{name}={path}')}" for name, path in named.items()),
         f"StateDirectory={USER}",
         "StateDirectoryMode=0700",
@@ -168,7 +167,7 @@ def _open(service: Service) -> list[str]:
         "BindReadOnlyPaths": _drop_inner(seen),
     }
     return [
-        f"{name}={' '.join(_quote(path) for path in dict.fromkeys(paths))}"
+        f"{name}={' '.join(quote(path) for path in dict.fromkeys(paths))}"
         for name, paths in named.items()
         if paths
     ]
@@ -190,7 +189,7 @@ def _escape(value: str | Path) -> str:
     return text.replace("%", "%%")
 
 
-def _quote(value: str | Path) -> str:
+def quote(value: str | Path) -> str:
     return _wrap(_escape(value))
 
 
@@ -212,7 +211,11 @@ class ServiceManager:
         self._is_ready = False
         watched = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         timeout_us = int(environment.get("WATCHDOG_USEC", 0)) if watched else 0
-        self._beat_seconds = timeout_us / 1e6 / BEATS_PER_TIMEOUT or UNWATCHED_SECONDS
+        self.beat_seconds = timeout_us / 1e6 / BEATS_PER_TIMEOUT or UNWATCHED_SECONDS
+
+    @property
+    def is_present(self) -> bool:
+        return bool(self._address)
 
     def report(self, event: Event) -> None:
         lines = [f"STATUS={event.state}: {' '.join(event.message.split())}"]
@@ -224,9 +227,7 @@ class ServiceManager:
         self._send(*lines, *self._extend())
 
     async def beat(self) -> None:
-        while self._address:
-            self._send("WATCHDOG=1", *self._extend())
-            await asyncio.sleep(self._beat_seconds)
+        self._send("WATCHDOG=1", *self._extend())
 
     def _extend(self) -> list[str]:
         return [] if self._is_ready else [f"EXTEND_TIMEOUT_USEC={EXTEND_SECONDS * 1_000_000}"]

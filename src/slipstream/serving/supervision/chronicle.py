@@ -1,7 +1,8 @@
 """The only writer of a run: every change is saved, appended to the events and reported.
 
 A disk that refuses to be written to ends no engine: the run in memory counts, the trouble is
-told once, and what is not written yet is written as soon as it can be.
+told once, and what is not written yet is written as soon as it can be. What is wrong for longer is
+one of the run's notes as long as it is: `status`, `top`, `doctor` and a metric show them.
 """
 
 import asyncio
@@ -18,6 +19,9 @@ from slipstream.serving.run import Event, Run, RunFolder, State
 from slipstream.serving.supervision.causes.ladder import Death
 
 KEPT_EVENTS = 1000
+# Between looks that fail; each failure doubles it.
+FIRST_PAUSE_SECONDS = 0.5
+LONGEST_PAUSE_SECONDS = 60.0
 Found = TypeVar("Found")
 
 
@@ -30,6 +34,7 @@ class Chronicle:
         self._is_saved = True
         self._unwritten = deque[Event](maxlen=KEPT_EVENTS)
         self._trouble: str | None = None
+        self._remarked: dict[str, str] = {}
 
     def listen(self, hear: Callable[[Event], None]) -> None:
         self._listeners.append(hear)
@@ -54,6 +59,20 @@ class Chronicle:
         """Report an event that does not change the state."""
         self._add(message, phase, figures)
         self.save()
+
+    def remark(self, subject: str, message: str | None) -> None:
+        """Keep a note of what is wrong, one per subject, until it is right again: None.
+
+        The same words about a subject are reported once.
+        """
+        message = None if message is None else _clean(message)
+        if self.run.notes.get(subject) == message:
+            return
+        notes = {name: note for name, note in self.run.notes.items() if name != subject}
+        self.update(notes=notes if message is None else {**notes, subject: message})
+        if message is not None and self._remarked.get(subject) != message:
+            self._remarked[subject] = message
+            self.note(message)
 
     def update(self, **changes: Any) -> None:
         self.run = self.run.model_copy(update=changes)
@@ -82,21 +101,23 @@ class Chronicle:
     ) -> Found:
         """Look again and again until something is found, or an engine has to end.
 
-        Any other fault costs that look: it is noted once, and what serves is not ended for it.
+        Any other fault costs that look: it is noted once, the next look comes later, and what
+        serves is not ended for it.
         """
-        trouble: str | None = None
+        pause = every_seconds
         while True:
-            await asyncio.sleep(every_seconds)
+            await asyncio.sleep(pause)
             try:
                 if (found := await look()) is not None:
                     return found
             except Death:
                 raise
             except Exception as fault:  # noqa: BLE001
-                said = f"{name}: {type(fault).__name__}: {fault}"
-                if said != trouble:
-                    trouble = said
-                    self.note(said)
+                self.remark(name, f"{name}: {type(fault).__name__}: {fault}")
+                pause = min(max(2 * pause, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
+            else:
+                self.remark(name, None)
+                pause = every_seconds
 
     def _add(
         self, message: str, phase: Phase | None = None, figures: Mapping[str, float] | None = None
@@ -105,13 +126,13 @@ class Chronicle:
             at=datetime.now(UTC),
             state=self.run.state,
             phase=phase,
-            message=message,
+            message=_clean(message),
             figures=dict(figures or {}),
         )
         self._unwritten.append(event)
         cut_own_log(self.folder.supervisor_log)
         for hear in self._listeners:
-            with suppress(OSError):  # A terminal that went away, or a log on a full disk.
+            with suppress(Exception):  # A terminal that went away, or a log on a full disk.
                 hear(event)
 
     def _write(self) -> None:
@@ -121,3 +142,8 @@ class Chronicle:
         while self._unwritten:
             self.folder.append(self._unwritten[0])
             self._unwritten.popleft()
+
+
+def _clean(message: str) -> str:
+    """Return a message as UTF-8 can hold it, which a path in it need not be."""
+    return message.encode(errors="backslashreplace").decode()

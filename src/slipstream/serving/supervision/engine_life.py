@@ -14,13 +14,15 @@ from pathlib import Path
 
 from slipstream.engines.vllm_log import Phase, PhaseMark, PhaseTracker
 from slipstream.errors import EngineError
+from slipstream.hardware.cgroup import count_oom_kills
 from slipstream.planning.plan import LaunchPlan
 from slipstream.serving.following import GrowingFile
 from slipstream.serving.kept_logs import LogPlace, find_place, read_end
 from slipstream.serving.messages import GateCounts
-from slipstream.serving.run import expected_phases
+from slipstream.serving.plugin_settings import STEERING, list_parts
+from slipstream.serving.run import ENGINE_NOTE, expected_phases
 from slipstream.serving.supervision.causes.diagnosis import READ_BYTES
-from slipstream.serving.supervision.causes.ladder import Death
+from slipstream.serving.supervision.causes.ladder import HEALTHY_SECONDS, Death
 from slipstream.serving.supervision.chronicle import Chronicle
 from slipstream.serving.supervision.generation import Asker, prove, warm_up
 from slipstream.serving.supervision.peers import Peers
@@ -44,14 +46,19 @@ FAILED_HEALTH_CHECKS = 3
 HEALTH_FAILING_SECONDS = 5.0
 # A worker that dies says why up to a few health checks before one fails.
 KEPT_MARKS = 3
+# An engine whose core the kernel has killed takes seconds to end, and says nothing of it.
+KILLS_REMEMBERED = 60
 # A listener that comes and goes before the engine's own is no reason to end a start.
 STRANGER_SECONDS = 2.0
 DEFAULT_CONTEXT = 4096
 # Of a request's body: more than most texts have, so that patience is not too short.
 BYTES_A_TOKEN = 3
 
-_NOT_APPLIED = re.compile(r"slipstream (?:patch [\w-]+|steering): not applied: .*")
-_MEMINFO = Path("/proc/meminfo")
+# What a part of ours inside the engine says of itself.
+_APPLIED = re.compile(
+    r"slipstream (patch [\w-]+|steering): ((?:not applied|no row is copied): .*)?"
+)
+_ROOT = Path("/")
 _PHASE_NAMES: dict[Phase, str] = {
     "boot": "Python and vLLM are being loaded",
     "engine": "the engine is being set up",
@@ -89,6 +96,7 @@ class EngineLife:
         self._rising: asyncio.Task[None] | None = None
         self._marks = deque[LogPlace](maxlen=KEPT_MARKS)
         self._stranger_since: float | None = None
+        self._oom_kills = deque((count_oom_kills(_ROOT),), maxlen=KILLS_REMEMBERED)
 
     async def live(self, guard: MemoryGuard) -> None:
         """Run until the engine dies; raises its `Death`."""
@@ -123,10 +131,16 @@ class EngineLife:
         """The end of the log when the engine was last healthy, None if it was never ready."""
         return self._marks[0] if self._marks else None
 
+    def count_oom_kills(self) -> int:
+        """Count what the kernel killed around this engine, because memory ran out, of late."""
+        return count_oom_kills(_ROOT) - self._oom_kills[0]
+
     async def _rise_and_work(self) -> None:
         try:
             await self._start()
             await self._warm()
+            self._note_unapplied()
+            await self._note_context()
             await self._prove()
             await self._watch()
         except EngineError as fault:
@@ -141,10 +155,12 @@ class EngineLife:
         raise Death(None, f"the engine ended by itself with {ending}", code)
 
     async def _guard_memory(self, guard: MemoryGuard) -> None:
-        while True:
-            if alarm := guard.look(_MEMINFO.read_text(), time.monotonic()):
+        async def look() -> None:
+            if alarm := guard.look((_ROOT / "proc/meminfo").read_text(), time.monotonic()):
                 raise Death("out-of-memory", alarm)
-            await asyncio.sleep(LOOK_EVERY_SECONDS)
+
+        name = "the machine's memory cannot be watched"
+        await self.chronicle.keep_looking(name, look, LOOK_EVERY_SECONDS)
 
     async def _start(self) -> None:
         chronicle, drafts = self.chronicle, self._plan.is_drafted_by_model
@@ -167,12 +183,6 @@ class EngineLife:
                     self._tell_phase(mark, now, expected.get(mark.phase))
                     reported = now
                 await asyncio.sleep(READ_LOG_EVERY_SECONDS)
-        said = read_end(log.path, READ_BYTES)
-        for line in dict.fromkeys(_NOT_APPLIED.findall(said)):
-            effect = "the fault that it repairs can occur (docs/patches.md)"
-            if line.startswith("slipstream steering"):
-                effect = "the draft length stays as planned, and there is no ledger"
-            chronicle.note(f"{line}; {effect}")
         took = tracker.seconds_by_phase(time.monotonic())
         chronicle.update(phase_seconds={**took})
         self._measure(start_seconds=time.monotonic() - self._began)
@@ -218,6 +228,30 @@ class EngineLife:
         if not warm.flat:
             self.chronicle.note("the time per token is not stable: the machine may be busy")
 
+    def _note_unapplied(self) -> None:
+        """Note what was planned of our plugin and is not applied, or not heard of."""
+        text = read_end(self.chronicle.folder.engine_log, READ_BYTES)
+        said = _APPLIED.findall(text)
+        known = {part for part, _ in said}
+        # A log that was cut or could not be written tells nothing by its silence.
+        is_whole = 0 < len(text) < READ_BYTES // 2
+        silent = [part for part in list_parts(self._plan) if is_whole and part not in known]
+        unapplied = {part: why for part, why in said if why}
+        unapplied |= dict.fromkeys(silent, "not applied: the engine's log has no word of it")
+        for part, why in unapplied.items():
+            effect = "vLLM is as without it (docs/patches.md)"
+            if part == STEERING:
+                effect = "the draft length stays as planned, and there is no ledger"
+            self.chronicle.remark(part, f"slipstream {part}: {why}; {effect}")
+
+    async def _note_context(self) -> None:
+        """Note a shorter context than planned: from 0.33 on a drafter's positions can lower it."""
+        planned, served = self._plan.context, await self.asker.read_context()
+        if planned is not None and served is not None and served < planned:
+            message = f"sequences of {served} tokens are served, and not of {planned} as planned: "
+            hint = f"slipstream logs {self.chronicle.run.id}"
+            self.chronicle.remark("context", f"{message}{hint}")
+
     async def _prove(self) -> None:
         """Report ready only after a real generation."""
         drafts = self._plan.is_drafted_by_model
@@ -243,12 +277,18 @@ class EngineLife:
         self._socket.tell_gate("ready")
 
     async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(WATCH_EVERY_SECONDS)
-            self.chronicle.save()
-            place = find_place(self.chronicle.folder.engine_log)
-            self._count_health_check(await self.asker.is_healthy(), place)
-            await self._judge()
+        name = "the engine cannot be checked"
+        await self.chronicle.keep_looking(name, self._look, WATCH_EVERY_SECONDS)
+
+    async def _look(self) -> None:
+        self.chronicle.save()
+        self._socket.tell_notes()
+        self._oom_kills.append(count_oom_kills(_ROOT))
+        if self.healthy_seconds >= HEALTHY_SECONDS:
+            self.chronicle.remark(ENGINE_NOTE, None)
+        place = find_place(self.chronicle.folder.engine_log)
+        self._count_health_check(await self.asker.is_healthy(), place)
+        await self._judge()
 
     def _mark(self, place: LogPlace | None) -> None:
         if place is not None:
@@ -283,12 +323,12 @@ class EngineLife:
             self._become_ready(f"ready again: {health.reason}")
 
     def _follow_probe(self, seen: Observation) -> None:
-        if self._probe is not None and self._probe.done():
-            if self._probe.result():
+        if (probe := self._probe) is not None and probe.done():
+            self._probe = None
+            if probe.result():
                 self._probed_well_at = time.monotonic()
             else:
                 self._failures.append(time.monotonic())
-            self._probe = None
         if self._probe is None and should_probe(seen, self._last_probe_at):
             self._last_probe_at = seen.now
             self._probe = asyncio.create_task(self._look_for_life())

@@ -25,6 +25,7 @@ from slipstream.serving.access.tls import TLS_FLAGS
 from slipstream.serving.kept_logs import LogPlace, begin_log, read_end
 from slipstream.serving.supervision import warden
 from slipstream.serving.supervision.causes.diagnosis import drop_quotes
+from slipstream.user_folders import compile_cache
 
 READY_WITHIN_SECONDS = 3600
 GRACE_SECONDS = 30
@@ -205,6 +206,7 @@ def make_environment(plan: LaunchPlan, environment: Mapping[str, str]) -> dict[s
         if not _SECRET.fullmatch(name.upper()) and name not in _SUPERVISORS
     }
     made = {**kept, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", **decided}
+    made["TORCHINDUCTOR_CACHE_DIR"] = str(compile_cache(made))
     paths = [path for path in made.pop("PYTHONPATH", "").split(os.pathsep) if path]
     search = {"PYTHONPATH": os.pathsep.join(paths)} if paths else {}
     return {**made, **search, "PYTHONSAFEPATH": "1"}
@@ -219,10 +221,15 @@ def read_reasons(log: Path, healthy: LogPlace | None = None) -> tuple[str, ...]:
     text = drop_quotes(read_end(log, TAIL_BYTES, healthy), calm=False)
     lines = [line for line in text.splitlines() if line.strip()]
     messages = [_PREFIX.sub("", line) for line in lines if not _CALM.match(line)]
-    reasons = [line for line in messages if _REASON.search(line) and not _FRAME.match(line)]
+    reasons = [line for line in messages if names_error(line)]
     shown = reasons or [_PREFIX.sub("", line) for line in lines]
     shortened = (line.strip()[:DETAIL_CHARACTERS] for line in shown)
     return tuple(dict.fromkeys(shortened))[-DETAIL_LINES:]
+
+
+def names_error(line: str) -> bool:
+    """Return whether a line of a log is an error's message."""
+    return bool(_REASON.search(line)) and not _FRAME.match(line)
 
 
 def require_accepted(plan: LaunchPlan) -> None:

@@ -18,11 +18,12 @@ from slipstream.serving.run import State
 from slipstream.serving.supervision.causes.diagnosis import Cause
 from slipstream.serving.supervision.causes.ladder import Death, Rung, take_rungs
 from slipstream.serving.supervision.chronicle import Chronicle
-from slipstream.serving.supervision.engine_life import WATCH_EVERY_SECONDS, EngineLife
+from slipstream.serving.supervision.engine_life import EngineLife
 from slipstream.serving.supervision.generation import Asker
 from slipstream.serving.supervision.peers import (
     LOOK_EVERY_SECONDS,
     SHOWN_CHARACTERS,
+    UNWATCHED,
     Peers,
     make_link,
 )
@@ -40,7 +41,7 @@ class Head(Peers):
         self._chronicle, self._group = chronicle, group
         # As it was served first, from its local copies, with the rungs behind it.
         self._first: tuple[LaunchPlan, tuple[Rung, ...]] | None = None
-        self._link = make_link(group, self._say)
+        self._link = make_link(chronicle, group, self._say)
         # The generation that runs, or ran last, and the session of the head that ordered it.
         self._session: str | None = None
         self._running: int | None = None
@@ -65,7 +66,7 @@ class Head(Peers):
             if order is not None and order.given_up:
                 raise EngineError(
                     f"{self._group.describe(0)} has given up: {order.message}",
-                    hint=f"slipstream doctor, on {self._group.members[0].name}",
+                    hint=f"on {self._group.members[0].name}: slipstream doctor",
                 )
             if order is not None and not order.runs:
                 self._idle_after = (session, order.generation)
@@ -91,7 +92,8 @@ class Head(Peers):
     async def watch(self) -> None:
         """End when the head is silent, or no longer wants this generation."""
         name = self._group.describe(0)
-        while True:
+
+        async def look() -> None:
             session, order = self._hear()
             if order is None:
                 raise Dismissal("rank-lost", f"{name} is silent for {SILENT_AFTER_SECONDS:.0f} s")
@@ -99,7 +101,8 @@ class Head(Peers):
                 raise Dismissal("rank-lost", f"{name} was started anew")
             if not order.runs or order.generation != self._running:
                 raise Dismissal("rank-lost", f"{name} ends the generation: {order.message}")
-            await asyncio.sleep(LOOK_EVERY_SECONDS)
+
+        await self._chronicle.keep_looking(UNWATCHED, look, LOOK_EVERY_SECONDS)
 
     def report(self, cause: Cause | None, message: str) -> None:
         text = message[:SHOWN_CHARACTERS]
@@ -152,16 +155,14 @@ class FollowerLife(EngineLife):
         self.chronicle.update(healthy_log=self.healthy_log)
         self.chronicle.move("ready", "ready: the head has proven a generation")
 
-    async def _watch(self) -> None:
+    async def _look(self) -> None:
         """Show the head's state, and remember how far the log was in good health."""
-        while True:
-            await asyncio.sleep(WATCH_EVERY_SECONDS)
-            self.chronicle.save()
-            state = self._head.state
-            if state == "ready":
-                self._mark(find_place(self.chronicle.folder.engine_log))
-            if state != self.chronicle.run.state and (state == "warming" or state == "ready"):
-                self.chronicle.move(state, f"the head is {state}")
+        self.chronicle.save()
+        state = self._head.state
+        if state == "ready":
+            self._mark(find_place(self.chronicle.folder.engine_log))
+        if state != self.chronicle.run.state and (state == "warming" or state == "ready"):
+            self.chronicle.move(state, f"the head is {state}")
 
 
 class Follower(Supervisor):

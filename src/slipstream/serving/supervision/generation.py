@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from slipstream.engines.prometheus import add_up, parse_metrics
+from slipstream.engines.prometheus import parse_metrics, read_figures
 from slipstream.errors import EngineError
 from slipstream.serving.access.own_listener import OwnListener
 from slipstream.steering.drafts import Drafts
@@ -36,9 +36,6 @@ ANSWER_SECONDS = 600.0
 
 # What a client sees when a server closes a connection that it kept, just as a request goes out.
 _CLOSED = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
-_DRAFTS = "vllm:spec_decode_num_drafts_total"
-_ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
-_TOKENS = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,20 +178,29 @@ class Asker:
         return Generation(*counted, time.monotonic() - began)
 
     async def count_drafts(self) -> tuple[int, int]:
-        found = await self._read_metrics(ANSWER_SECONDS)
-        return int(found.get(_DRAFTS, 0)), int(found.get(_ACCEPTED, 0))
+        found = await self._read_figures(ANSWER_SECONDS)
+        return int(found.get("drafts", 0)), int(found.get("accepted", 0))
 
     async def count_tokens(self) -> int:
-        found = await self._read_metrics(PROBE_SECONDS)
-        return int(sum(found.get(name, 0) for name in _TOKENS))
+        found = await self._read_figures(PROBE_SECONDS)
+        return int(sum(found.get(name, 0) for name in ("prompt_tokens", "output_tokens")))
 
-    async def _read_metrics(self, timeout: float) -> dict[str, float]:
+    async def read_context(self) -> int | None:
+        """Return the tokens of the longest sequence that the engine serves, if it says so."""
+        try:
+            answer = await self._ask("GET", "/v1/models", self._key, timeout=PROBE_SECONDS)
+            longest = answer.json()["data"][0]["max_model_len"]
+        except (httpx.HTTPError, LookupError, TypeError, ValueError):
+            return None
+        return longest if isinstance(longest, int) else None
+
+    async def _read_figures(self, timeout: float) -> dict[str, float]:
         try:
             answer = await self._ask("GET", "/metrics", self._key, timeout=timeout)
             answer.raise_for_status()
         except httpx.HTTPError as fault:
             raise EngineError("the engine returns no metrics", hint="slipstream logs") from fault
-        return add_up(parse_metrics(answer.text))
+        return read_figures(parse_metrics(answer.text))
 
 
 async def warm_up(asker: Asker, context: int, report: Callable[[str], None]) -> WarmUpTimes:
@@ -244,6 +250,9 @@ async def prove(
 
 
 _KINDS: dict[str, Mapping[str, Any]] = {
-    "sampled": {"temperature": 0.8, "top_p": 0.95, "seed": 1},
+    "sampled": {"temperature": 0.8, "top_p": 0.95, "top_k": 20, "seed": 1},
+    "penalised": {"presence_penalty": 0.5, "frequency_penalty": 0.5, "repetition_penalty": 1.1},
+    # Compiled at the first use, which took a minute of a busy machine and looked like a hang.
+    "log probability": {"logprobs": 5, "echo": True},
     "structured": {"structured_outputs": {"json": SCHEMA}, "ignore_eos": False},
 }

@@ -29,6 +29,7 @@ BEGIN_WITHIN_SECONDS = 30.0
 # For the others to say what ended their engine, once ours has ended.
 SETTLE_SECONDS = 10.0
 SHOWN_CHARACTERS = 300
+UNWATCHED = "the other ranks cannot be watched"
 # What says nothing of its own: a rank that knows more is believed.
 _VAGUE: tuple[Cause | None, ...] = (None, "unknown", "hang", "rank-lost")
 
@@ -68,7 +69,7 @@ class Followers(Peers):
 
     def __init__(self, chronicle: Chronicle, group: Group) -> None:
         self._chronicle, self._group = chronicle, group
-        self._link = make_link(group, self._say)
+        self._link = make_link(chronicle, group, self._say)
         self._generation, self._runs, self._given_up = 0, False, False
         self._message = ""
         self._begun: set[int] = set()
@@ -98,10 +99,12 @@ class Followers(Peers):
     async def watch(self) -> None:
         """End with the first rank that is silent, has ended, or does not begin."""
         began = time.monotonic()
-        while True:
+
+        async def look() -> None:
             for rank in self._ranks:
                 self._look(rank, time.monotonic() - began)
-            await asyncio.sleep(LOOK_EVERY_SECONDS)
+
+        await self._chronicle.keep_looking(UNWATCHED, look, LOOK_EVERY_SECONDS)
 
     def dismiss(self, message: str) -> None:
         self._runs, self._message = False, message[:SHOWN_CHARACTERS]
@@ -169,5 +172,6 @@ class Followers(Peers):
             raise Death("rank-lost", f"{name} did not start its engine in {seconds:.0f} s")
 
 
-def make_link(group: Group, say: Callable[[], Order | Report]) -> GroupLink:
-    return GroupLink(group, read_secret(Path(group.secret_file).expanduser()), say)
+def make_link(chronicle: Chronicle, group: Group, say: Callable[[], Order | Report]) -> GroupLink:
+    secret = read_secret(Path(group.secret_file).expanduser())
+    return GroupLink(group, secret, say, keep=chronicle.keep_looking)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from slipstream.errors import EngineError
 from slipstream.records import Record
+from slipstream.serving.learning import LearningOrder, LearningState
 from slipstream.serving.messages import (
     MOST_ANSWER_BYTES,
     MOST_BYTES,
@@ -35,7 +36,10 @@ from slipstream.serving.supervision.chronicle import Chronicle
 from slipstream.serving.swaps import Swap, SwapOrder
 from slipstream.steering.state import SteeringOrder, SteeringState
 
-_HEARD = (GateCounts, SteeringState, DrafterResult, SwapOrder, SteeringOrder, LiveQuestion)
+_HEARD = (
+    *(GateCounts, SteeringState, DrafterResult, SwapOrder, SteeringOrder, LiveQuestion),
+    *(LearningOrder, LearningState),
+)
 
 
 class RunSocket:
@@ -46,6 +50,8 @@ class RunSocket:
         self.counts: GateCounts | None = None
         # Of the user; the guardian's limit gives way to them.
         self.bounds: SteeringOrder | None = None
+        # The last order to learn, until it is taken.
+        self.learning: LearningOrder | None = None
         self._limit: int | None = None
         self._drafters = 0
         self._readiness: Readiness | None = None
@@ -103,9 +109,19 @@ class RunSocket:
 
     def tell_gate(self, state: str, *reasons: str) -> None:
         """Report the state to the gate, for /readyz and for admission."""
-        self._readiness = Readiness(state=state, reasons=reasons)
+        run = self._chronicle.run
+        learnt = run.learning.generation if run.learning else 0
+        readiness = Readiness(state=state, reasons=reasons, notes=len(run.notes), generation=learnt)
         if self._gate is not None:
-            self._send(self._gate, self._readiness)
+            self._send(self._gate, readiness)
+        self._readiness = readiness
+
+    def tell_notes(self) -> None:
+        """Report notes and generation to the gate, for /metrics, if they have changed."""
+        told, run = self._readiness, self._chronicle.run
+        learnt = run.learning.generation if run.learning else 0
+        if told is not None and (told.notes, told.generation) != (len(run.notes), learnt):
+            self.tell_gate(told.state, *told.reasons)
 
     def limit_drafts(self, most: int | None) -> None:
         if most != self._limit:
@@ -165,6 +181,9 @@ class RunSocket:
                 if writer not in self._cores:
                     self._send(writer, self.order)
                 self._cores[writer] = message
+                subject = f"the steering of core {message.rank} fails"
+                fault = message.fault and f"{subject}, and steps go on without: {message.fault}"
+                self._chronicle.remark(subject, fault)
                 if self._gate is not None and message.rank == 0:
                     self._send(self._gate, message)
             case DrafterResult():
@@ -177,8 +196,19 @@ class RunSocket:
                 self.bounds = None if none else message
                 self._order_cores()
                 self._send(writer, self.order)
+            case LearningOrder():
+                self.learning = message
+                self._send(writer, message)
+            case LearningState():
+                self._hear_learning(message)
             case LiveQuestion():
                 self._send(writer, self._describe())
+
+    def _hear_learning(self, state: LearningState) -> None:
+        before = self._chronicle.run.learning
+        self._chronicle.update(learning=state)
+        if before is None or before.message != state.message:
+            self._chronicle.note(f"learning: {state.message}")
 
     def _greet_gate(self, gate: asyncio.StreamWriter) -> None:
         for message in (self._readiness, self.steering):

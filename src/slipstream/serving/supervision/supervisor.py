@@ -2,6 +2,7 @@
 
 It starts the engine, replaces one that dies, steps the plan down where that fits the cause,
 and stops in order: drain, TERM, grace, KILL. The first signal drains, the second does not.
+Once an engine has served, nothing but a stop ends the run: whatever goes wrong, another one starts.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 from typing import NoReturn
 
-from slipstream.errors import EngineError, InvalidInputError
+from slipstream.errors import EngineError, InvalidInputError, explain
 from slipstream.hardware.host import Accelerator
 from slipstream.hardware.nvml import read_nvidia
 from slipstream.serving.access.addresses import Address
@@ -27,15 +28,19 @@ from slipstream.serving.access.gate_file import GATE_VARIABLE
 from slipstream.serving.access.own_listener import OwnListener
 from slipstream.serving.kept_logs import LogPlace, find_place, set_aside
 from slipstream.serving.messages import SOCKET
-from slipstream.serving.run import read_process
+from slipstream.serving.run import ENGINE_NOTE, read_process, was_ready_before
 from slipstream.serving.served_plan import describe_gate
 from slipstream.serving.service.systemd import ServiceManager
 from slipstream.serving.supervision.causes.diagnosis import Cause, Finding, diagnose, diagnose_file
 from slipstream.serving.supervision.causes.ladder import (
+    CRASHES_A_PLAN,
+    LONGEST_WAIT_SECONDS,
     Crash,
     Death,
     classify,
     decide_succession_wait,
+    decide_wait,
+    find_streak,
     may_restart,
     step_down,
 )
@@ -52,6 +57,7 @@ from slipstream.serving.supervision.engine_process import (
 )
 from slipstream.serving.supervision.engine_session import list_session
 from slipstream.serving.supervision.generation import Asker
+from slipstream.serving.supervision.learning_job import LearningJob
 from slipstream.serving.supervision.peers import Followers, Peers
 from slipstream.serving.supervision.run_socket import RunSocket
 from slipstream.serving.supervision.swapping.swapping import Swapping
@@ -65,6 +71,7 @@ SETTLED_SECONDS = 1.0
 MEMORY = "/dev/shm"
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 ADDRESS_WAIT_SECONDS = 5.0
+KEPT_CRASHES = 100
 
 
 class Supervisor:
@@ -81,16 +88,21 @@ class Supervisor:
         self._steering = SteeringWatch(
             chronicle, self._socket, self._read_accelerators, self._swapping
         )
+        self._learning = LearningJob(chronicle, self._socket, environment)
         self._stop, self._now = asyncio.Event(), asyncio.Event()
         self._history: list[Crash] = []
         self._findings: tuple[Finding, ...] = ()
-        # A successor follows a supervisor that was killed, not one whose engine failed.
-        self._has_served = bool(chronicle.run.successions)
+        self._manager = ServiceManager(environment)
+        # A successor follows a supervisor that was killed, not one whose engine failed. A service
+        # is to come up again after a boot, with nobody there to see why it does not.
+        self._has_served = bool(chronicle.run.successions) or (
+            self._manager.is_present
+            and was_ready_before(chronicle.folder.path.parent, chronicle.run)
+        )
         self._spare: TemporaryDirectory[str] | None = None
         self._log_begin: LogPlace | None = None
         self._chance = Random()
         self._peers = self._make_peers()
-        self._manager = ServiceManager(environment)
         chronicle.listen(self._manager.report)
 
     async def serve(self) -> None:
@@ -99,7 +111,11 @@ class Supervisor:
         for number in SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup leaves it
                 loop.add_signal_handler(number, self.stop)
-        beating = asyncio.create_task(self._manager.beat())
+        name, manager = "the service manager is not told", self._manager
+        beating: asyncio.Task[None] = asyncio.create_task(
+            self._chronicle.keep_looking(name, manager.beat, manager.beat_seconds)
+        )
+        learning = asyncio.create_task(self._learning.follow())
         try:
             await self._peers.open()
             while (death := await self._live_once()) is not None:
@@ -114,6 +130,8 @@ class Supervisor:
         finally:
             await self._peers.close()
             beating.cancel()
+            learning.cancel()
+            self._learning.close()
             self._steering.close()
             await self._socket.close()
             self._remove_spare_folder()
@@ -132,14 +150,16 @@ class Supervisor:
     async def _live_once(self) -> Death | None:
         """Run one engine and return its death, None if it was asked to stop."""
         chronicle = self._chronicle
-        key = secrets.token_urlsafe(32)
-        await self._prepare_folder(key)
-        await self._await_address()
-        await self._peers.assemble(self._stop)
-        if self._stop.is_set():
+        try:
+            life = await self._begin_life()
+        except Exception as fault:
+            # What the head of a group has decided is one.
+            if not self._has_served or isinstance(fault, EngineError):
+                raise
+            return self._count_failed_start(fault)
+        if life is None:
             chronicle.move("stopping", "stop requested before the next start")
             return None
-        life = self._start_engine(key)
         living = asyncio.create_task(life.live(guard_host(chronicle.run.host)))
         stopping = asyncio.create_task(self._stop.wait())
         following = asyncio.create_task(self._gate.follow())
@@ -159,10 +179,12 @@ class Supervisor:
                 raise Death("hang", steering.result())
             else:
                 await self._drain(life, living)
-        except Death as end:
-            death = end
-            chronicle.note(end.message)
-            self._socket.tell_gate("failed", end.message)
+        except Exception as fault:
+            if not isinstance(fault, Death) and not (self._has_served or life.ready_at):
+                raise
+            death = fault if isinstance(fault, Death) else Death(None, explain(fault))
+            chronicle.note(death.message)
+            self._socket.tell_gate("failed", death.message)
         finally:
             for task in tasks:
                 task.cancel()
@@ -180,6 +202,27 @@ class Supervisor:
             chronicle.move("stopping", "a stop was requested anyway")
             return None
         return death
+
+    async def _begin_life(self) -> EngineLife | None:
+        """Start an engine when everything is there for it, None if a stop was requested."""
+        key = secrets.token_urlsafe(32)
+        await self._prepare_folder(key)
+        await self._await_address()
+        await self._peers.assemble(self._stop)
+        return None if self._stop.is_set() else self._start_engine(key)
+
+    def _count_failed_start(self, fault: Exception) -> Death:
+        """Count an engine that this machine does not let us start now, which is no fault of it."""
+        death = Death("host", f"the engine cannot be started: {explain(fault)}")
+        self._chronicle.note(death.message)
+        self._findings = ()
+        self._count(Crash(time.monotonic(), "host", 0.0))
+        self._peers.dismiss(death.message)
+        self._peers.report(death.cause, death.message)
+        return death
+
+    def _count(self, crash: Crash) -> None:
+        self._history = [*self._history, crash][-KEPT_CRASHES:]
 
     async def _await_address(self) -> None:
         """Raise if the address is taken; a run that has served waits until it is free again."""
@@ -265,12 +308,24 @@ class Supervisor:
             successor=[*again, "--detach"] if chronicle.run.terms.detached else (),
             successor_wait_seconds=decide_succession_wait(chronicle.run.successions),
         )
+        try:
+            return self._follow_engine(process, command, key)
+        except BaseException:
+            end_group(process, grace_seconds=0)
+            raise
+
+    def _follow_engine(
+        self, process: subprocess.Popen[bytes], command: list[str], key: str
+    ) -> EngineLife:
+        chronicle, plan = self._chronicle, self._chronicle.run.plan
+        kept = {name: note for name, note in chronicle.run.notes.items() if name == ENGINE_NOTE}
         chronicle.update(
             engine=(engine := read_process(process.pid)),
             url=None if plan.group and plan.group.is_follower else self._address.url,
             argv=tuple(command),
             exit_code=None,
             healthy_log=None,
+            notes=kept,  # The others are of the engine before.
         )
         listener = OwnListener(
             self._address,
@@ -330,6 +385,11 @@ class Supervisor:
 
     def _remember(self, death: Death, life: EngineLife, elsewhere: Cause | None) -> Cause:
         """Find the cause of a crash, here or in another rank, report its remedy, and count it."""
+        if (killed := life.count_oom_kills()) > 0 and (death.exit_code or 0) >= 0:
+            # Of the core, of which vLLM says no more than that it died, or nothing.
+            self._chronicle.note(f"the kernel killed {killed} processes here: memory ran out")
+            own = None if death.cause == "hang" else death.cause
+            death = Death(own, death.message, -signal.SIGKILL, death.hint)
         self._chronicle.update(exit_code=death.exit_code, healthy_log=life.healthy_log)
         self._findings = self._diagnose(death, life.healthy_log or self._log_begin)
         for finding in self._findings[:1]:
@@ -337,34 +397,44 @@ class Supervisor:
         self._has_served |= life.ready_at is not None
         cause = death.cause or classify(self._findings, has_served=self._has_served)
         cause = elsewhere or cause
-        self._history.append(Crash(time.monotonic(), cause, life.healthy_seconds))
+        self._count(Crash(time.monotonic(), cause, life.healthy_seconds))
         return cause
 
     async def _find_way_on(self, death: Death) -> None:
-        """Wait for the next start, or step down, or give up."""
+        """Wait for the next start, or step down; give up what has never served."""
         chronicle, run = self._chronicle, self._chronicle.run
         wait = may_restart(self._history, time.monotonic(), self._chance)
         if death.cause == "port" and not self._has_served:
             self._give_up(death)
+        if wait is None:
+            if lower := step_down(run.plan, self._history[-1].cause, run.rungs):
+                plan, rung = lower
+                self._history = []
+                chronicle.update(plan=plan, rungs=(*run.rungs, rung))
+                chronicle.move("starting", plan.notes[-1])
+            elif not self._has_served:
+                self._give_up(death)
+            else:
+                wait = decide_wait(self._history, self._chance)
         if wait is not None:
+            self._note_failures(death)
             chronicle.move("starting", f"restarting in {wait:.0f} s", wait=wait)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), wait)
-        else:
-            lower = step_down(run.plan, self._history[-1].cause, run.rungs)
-            if lower is None:
-                self._give_up(death)
-            plan, rung = lower
-            self._history = []
-            chronicle.update(plan=plan, rungs=(*run.rungs, rung))
-            chronicle.move("starting", plan.notes[-1])
         chronicle.update(restarts=run.restarts + 1)
+
+    def _note_failures(self, death: Death) -> None:
+        times = len(find_streak(self._history))
+        if times >= CRASHES_A_PLAN:
+            message = f"the engine keeps ending, {times} times in a row: {death.message}"
+            tried = f"it is started again, after {LONGEST_WAIT_SECONDS // 60} min at most"
+            self._chronicle.remark(ENGINE_NOTE, f"{message}; {tried}")
 
     def _diagnose(self, death: Death, since: LogPlace | None) -> tuple[Finding, ...]:
         log = self._chronicle.folder.engine_log
         try:
             return diagnose_file(log, exit_code=death.exit_code, healthy=since)
-        except InvalidInputError:  # The log is gone; the exit code is not.
+        except Exception:  # noqa: BLE001 the log is gone; the exit code is not
             return diagnose("", exit_code=death.exit_code)
 
     def _give_up(self, death: Death) -> NoReturn:

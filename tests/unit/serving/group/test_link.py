@@ -116,6 +116,11 @@ def test_a_sender_that_started_anew_is_heard_and_its_earlier_beats_are_not() -> 
     anew = pair.make(1, session="1" * 32)
     assert pair.receive(anew) == anew
     assert pair.receive(pair.make(8)) == anew
+    for restart in range(300):
+        last = pair.make(1, session=f"{restart + 2:032x}")
+        assert pair.receive(last) == last
+    for session in ("0" * 32, "1" * 32, f"{2:032x}"):
+        assert pair.receive(pair.make(9, session=session)) == last
 
 
 def test_a_beat_changed_on_its_way_is_none_and_the_longest_fits() -> None:

@@ -78,6 +78,13 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(f"vllm:generation_tokens_total{{}} {count_tokens()}\\n"
                         f"vllm:spec_decode_num_drafts_total{{}} {made}.0\\n"
                         f"vllm:spec_decode_num_accepted_tokens_total{{}} {shown}.0\\n".encode())
+        elif self.path == "/v1/models":
+            longest = (rule := find("context")) and int(rule["words"])
+            self.answer(json.dumps({"data": [{"max_model_len": longest}]}).encode())
+        elif (folder / "end").exists():
+            words = (folder / "end").read_text()
+            (folder / "end").unlink()
+            die({"words": words})
         elif (folder / "sick").exists():
             (folder / "asked").open("a").write("x")
             self.close_connection = True
@@ -108,6 +115,11 @@ class Handler(BaseHTTPRequestHandler):
         usage = {"prompt_tokens": 9, "completion_tokens": body["max_tokens"]}
         self.answer(json.dumps({"usage": usage}).encode())
 
+if not find("silent"):
+    for name in filter(None, os.environ.get("SLIPSTREAM_PATCHES", "").split(",")):
+        print(f"slipstream patch {name}: applied", flush=True)
+    if "--scheduler-cls" in sys.argv:
+        print("slipstream steering: draft lengths [7]", flush=True)
 if find("worker"):
     stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
     worker = subprocess.Popen([sys.executable, "-c", stubborn])

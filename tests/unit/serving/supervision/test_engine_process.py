@@ -251,8 +251,11 @@ def test_an_engine_that_is_still_loading_gets_little_grace(tmp_path: Path) -> No
 
 def test_an_engine_stays_off_the_network() -> None:
     offline = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "PYTHONSAFEPATH": "1"}
-    asked = {"A": "1", "HF_HUB_OFFLINE": "0"}
-    assert make_environment(bare_plan(), asked) == {"A": "1", **offline}
+    asked = {"A": "1", "HF_HUB_OFFLINE": "0", "SLIPSTREAM_CACHE": "/c"}
+    kept = {"A": "1", "SLIPSTREAM_CACHE": "/c", "TORCHINDUCTOR_CACHE_DIR": "/c/torchinductor"}
+    assert make_environment(bare_plan(), asked) == {**kept, **offline}
+    own = {"TORCHINDUCTOR_CACHE_DIR": "/own"}
+    assert make_environment(bare_plan(), own) == {**own, **offline}
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,13 @@ from slipstream.planning.settings import Choice
 from slipstream.serving.group import link
 from slipstream.serving.group.link import GroupLink, Heartbeat, Order, read_secret, sign
 from slipstream.serving.run import read_process
-from slipstream.serving.supervision import follower, peers
+from slipstream.serving.supervision import chronicle, follower, peers
 from slipstream.serving.supervision.causes import ladder
 from slipstream.serving.supervision.follower import Head
+from tests.unit.serving.supervision.fake_engine import until
 from tests.unit.serving.supervision.group_stage import GroupStage
-from tests.unit.serving.supervision.test_supervisor import ILLEGAL, crash
+from tests.unit.serving.supervision.test_restarts import ILLEGAL
+from tests.unit.serving.supervision.test_supervisor import crash
 
 UNKNOWN_FLAG = "api_server.py: error: unrecognized arguments: --no-such-flag"
 
@@ -30,7 +32,6 @@ def stage(tmp_path: Path, host: Host) -> GroupStage:
 
 @pytest.fixture(autouse=True)
 def hurry(hurried: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follower, "WATCH_EVERY_SECONDS", 0.05)
     monkeypatch.setattr(peers, "LOOK_EVERY_SECONDS", 0.02)
     monkeypatch.setattr(follower, "LOOK_EVERY_SECONDS", 0.02)
     monkeypatch.setattr(link, "BEAT_EVERY_SECONDS", 0.05)
@@ -70,6 +71,40 @@ def test_when_one_engine_dies_both_start_again(stage: GroupStage, dies: str) -> 
     assert (stage.head.run.restarts, stage.follower.run.restarts) == (1, 1)
     if dies == "follower":
         assert "rank 1 (two, 127.0.0.2): the engine ended by itself" in stage.head.messages()
+
+
+@pytest.mark.parametrize(
+    ("owner", "method", "name", "side"),
+    [
+        (peers.Followers, "_look", peers.UNWATCHED, "head"),
+        (Head, "_hear", peers.UNWATCHED, "follower"),
+        (peers, "Order", "the other ranks hear nothing", "head"),
+    ],
+)
+def test_no_fault_of_the_link_ends_a_group_and_it_goes_on(
+    stage: GroupStage,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: object,
+    method: str,
+    name: str,
+    side: str,
+) -> None:
+    monkeypatch.setattr(chronicle, "FIRST_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(chronicle, "LONGEST_PAUSE_SECONDS", 0.1)
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("planted")
+
+    async def act(stage: GroupStage) -> None:
+        await stage.reach_ready()
+        with monkeypatch.context() as planted:
+            planted.setattr(owner, method, fail)
+            await until(lambda: name in getattr(stage, side).run.notes)
+            await asyncio.sleep(0.3)
+        await until(lambda: stage.head.run.notes == stage.follower.run.notes == {})
+
+    stage.serve(act)
+    assert [one.run.restarts for one in (stage.head, stage.follower)] == [0, 0]
 
 
 def test_when_the_link_is_cut_both_sides_end_and_start_again_once_it_is_back(

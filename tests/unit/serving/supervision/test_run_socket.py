@@ -112,6 +112,22 @@ def test_cores_get_the_order_at_once_and_a_user_goes_before_the_guardian(run: Li
     run.play(act)
 
 
+def test_a_fault_in_the_steps_of_a_core_is_a_note_as_long_as_it_is_reported(run: Listening) -> None:
+    async def act() -> None:
+        core = await run.connect(make_state(rank=1, fault="see_step: KeyError: 'a'"))
+        other = await run.connect(make_state(rank=0))
+        await core.hear(SteeringOrder)
+        await other.hear(SteeringOrder)
+        name = "the steering of core 1 fails"
+        note = f"{name}, and steps go on without: see_step: KeyError: 'a'"
+        assert run.chronicle.run.notes == {name: note}
+        assert [event.message for event in run.events] == [note]
+        core.send(make_state(rank=1))
+        await until(lambda: run.chronicle.run.notes == {})
+
+    run.play(act)
+
+
 def test_an_old_report_is_none(run: Listening) -> None:
     async def act() -> None:
         core = await run.connect(make_state(at=1000))

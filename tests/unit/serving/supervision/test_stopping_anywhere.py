@@ -14,11 +14,8 @@ from slipstream.serving.supervision import generation, supervisor
 from slipstream.serving.supervision.causes import ladder
 from tests.unit.serving.supervision.fake_engine import MakeStage, Stage, rule, until
 from tests.unit.serving.supervision.test_own_key import stranger_at
-from tests.unit.serving.supervision.test_supervisor import (
-    ILLEGAL,
-    crash,
-    leave_two,
-)
+from tests.unit.serving.supervision.test_restarts import ILLEGAL
+from tests.unit.serving.supervision.test_supervisor import crash, leave_two
 
 pytestmark = pytest.mark.usefixtures("hurried")
 

@@ -19,13 +19,7 @@ from slipstream.serving.supervision.watching import watchdog
 from slipstream.serving.support.examination import diagnose_run
 from tests.unit.serving.supervision.fake_engine import MakeStage, Stage, rule
 
-ILLEGAL = "torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
-NO_ROOM = (
-    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "
-    "capacity of 119.56 GiB of which 1.52 GiB is free."
-)
 UNKNOWN = "RuntimeError: never seen before"
-SPECULATION = ["--speculative-config"]
 
 
 pytestmark = pytest.mark.usefixtures("hurried")
@@ -171,47 +165,6 @@ def test_an_engine_whose_health_check_keeps_failing_is_replaced(
     assert "the health check failed" in stage.messages()
 
 
-def test_illegal_accesses_lead_down_to_plain_decoding(make_stage: MakeStage) -> None:
-    stage = make_stage(crash(ILLEGAL, SPECULATION))
-    stage.serve(until_ready)
-    assert stage.run.rungs == ("eager", "short-drafts", "no-speculation")
-    plans = [" ".join(start) for start in stage.starts()]
-    assert len(plans) == 3 * 3 + 1
-    assert ["--enforce-eager" in plan for plan in plans] == [False] * 3 + [True] * 7
-    assert ['tokens": 3' in plan for plan in plans] == [False] * 6 + [True] * 3 + [False]
-    assert "--speculative-config" not in plans[-1]
-    assert [note for note in stage.run.plan.notes if "was reduced" in note][-1] == (
-        "the plan was reduced: no-speculation, after illegal memory accesses"
-    )
-
-
-@pytest.mark.parametrize(
-    ("fault", "starts", "rungs", "finding"),
-    [
-        (crash(NO_ROOM), 6, ("less-memory",), "memory"),
-        (crash("api_server.py: error: unrecognized arguments: --warp-speed"), 1, (), "--warp"),
-        (rule("start", signal=signal.SIGKILL), 6, ("less-memory",), "SIGKILL"),
-        (rule("request", signal=signal.SIGKILL), 6, ("less-memory",), "SIGKILL"),
-        (rule("start", signal=signal.SIGILL), 1, (), "does not know an instruction"),
-        (crash(UNKNOWN), 6, ("no-speculation",), None),
-    ],
-)
-def test_an_engine_that_never_gets_ready_is_given_up_with_its_cause(
-    stage: Stage, fault: dict[str, Any], starts: int, rungs: tuple[str, ...], finding: str | None
-) -> None:
-    stage.set_rules(fault)
-    with pytest.raises(EngineError) as caught:
-        stage.serve()
-    assert (len(stage.starts()), stage.run.rungs, stage.run.state) == (starts, rungs, "failed")
-    if finding is None:
-        assert (caught.value.details, caught.value.hint) == ((), "slipstream logs one")
-    else:
-        assert finding in caught.value.details[0]
-    lengths = [start[start.index("--max-model-len") + 1] for start in stage.starts()]
-    less = ["8192"] * 3 + ["4096"] * 3
-    assert lengths == (less if "less-memory" in rungs else ["8192"] * starts)
-
-
 def test_a_silent_death_by_a_signal_is_told_and_diagnosed(make_stage: MakeStage) -> None:
     stage = make_stage(rule("start", signal=signal.SIGKILL))
     with pytest.raises(EngineError) as caught:
@@ -261,21 +214,6 @@ def test_a_second_signal_cuts_the_grace_short(make_stage: MakeStage) -> None:
     stage.serve(stop_twice)
     assert time.monotonic() - began < engine_process.GRACE_SECONDS
     assert read_process(stage.pid()) is None
-
-
-@pytest.mark.parametrize(
-    ("line", "effect"),
-    [
-        ("slipstream patch cpu-top-k: not applied: it is not for vLLM 0.33.0", "the fault that"),
-        ("slipstream steering: not applied: source is not the known one", "the draft length"),
-    ],
-)
-def test_a_part_of_ours_that_was_not_applied_is_told(
-    make_stage: MakeStage, line: str, effect: str
-) -> None:
-    stage = make_stage(rule("say", f"WARNING {line}"))
-    stage.serve(until_ready)
-    assert f"starting: {line}; {effect}" in stage.messages()
 
 
 def test_a_start_that_is_stopped_leaves_nothing_and_gets_little_grace(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from slipstream.engines import vllm
+from slipstream.engines.vllm_tables import VERSION
 from slipstream.serving.supervision.engine_process import choose_port
 from slipstream.serving.support.advisories import (
     CANARY,
@@ -25,7 +25,7 @@ def name_advisories(version: str) -> set[str]:
 
 
 def test_the_version_that_plans_are_made_for_has_no_known_advisory() -> None:
-    assert name_advisories(vllm.VERSION) == set()
+    assert name_advisories(VERSION) == set()
     assert name_advisories("0.32.1+cu130") == set()
 
 

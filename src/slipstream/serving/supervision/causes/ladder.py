@@ -1,7 +1,8 @@
 """When a crashed engine starts again, and with which smaller plan, by the cause of the crash.
 
 A plan gets three crashes. Then it steps down a rung, and the next three are the new plan's:
-the caller begins a new history. The ladder has an end, so crashing does too.
+the caller begins a new history. At the end of the ladder an engine that has never served is given
+up; one that has served is started again for ever, at the longest wait.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,8 +47,8 @@ _CAUSE_NAMES: dict[Cause, str] = {
     "no-acceptance": "drafts of which none was accepted",
     "unknown": "repeated crashes",
 }
-# Causes outside the plan.
-_FROM_OUTSIDE: tuple[Cause, ...] = ("port", "rank-lost")
+# Causes outside the plan; the machine is what an engine of a run that served cannot be started on.
+_FROM_OUTSIDE: tuple[Cause, ...] = ("port", "rank-lost", "host")
 NOT_RETRIED: tuple[Cause, ...] = ("configuration", "no-acceptance")
 
 
@@ -96,16 +97,20 @@ def may_restart(history: Sequence[Crash], now: float, chance: Random) -> float |
     longer than that on a GB10. That somebody else had the address, or that a link to another rank
     was cut, says nothing of the plan.
     """
-    streak = _find_streak(history)
-    if not streak:
-        return 0.0
+    streak = find_streak(history)
     crashes = [crash for crash in streak if crash.cause not in _FROM_OUTSIDE]
     recent = [crash for crash in crashes if now - crash.at <= WINDOW_SECONDS]
     unready = [crash for crash in crashes[-CRASHES_A_PLAN:] if crash.healthy_seconds == 0]
     spent = max(len(recent), len(unready)) >= CRASHES_A_PLAN
-    if spent or streak[-1].cause in NOT_RETRIED:
+    if spent or (streak and streak[-1].cause in NOT_RETRIED):
         return None
-    return _double_wait(len(streak) - 1) * chance.uniform(0.75, 1)
+    return decide_wait(history, chance)
+
+
+def decide_wait(history: Sequence[Crash], chance: Random) -> float:
+    """Return the seconds before the next start, which double with each crash up to a bound."""
+    crashes = len(find_streak(history))
+    return _double_wait(crashes - 1) * chance.uniform(0.75, 1) if crashes else 0.0
 
 
 def decide_succession_wait(successions: Sequence[datetime]) -> float:
@@ -124,7 +129,7 @@ def _double_wait(times: int) -> float:
     return min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS << min(times, 10))
 
 
-def _find_streak(history: Sequence[Crash]) -> list[Crash]:
+def find_streak(history: Sequence[Crash]) -> list[Crash]:
     """Return the crashes since the engine was last healthy for long."""
     streak: list[Crash] = []
     for crash in history:

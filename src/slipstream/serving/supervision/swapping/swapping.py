@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from slipstream.checkpoints.pairing import Fault, refuse
-from slipstream.errors import EngineError, SlipstreamError
+from slipstream.errors import EngineError, explain
 from slipstream.serving.messages import DrafterOrder, DrafterResult
 from slipstream.serving.plugin_settings import takes_swaps, with_drafter
 from slipstream.serving.supervision.causes.ladder import Death
@@ -29,7 +29,13 @@ from slipstream.serving.supervision.swapping.swap_checks import (
     find_current,
     find_faults,
 )
-from slipstream.serving.swaps import ServedDrafter, Swap, SwapOrder, Trial
+from slipstream.serving.swaps import (
+    ENDED_DURING_TRIAL,
+    ServedDrafter,
+    Swap,
+    SwapOrder,
+    Trial,
+)
 from slipstream.steering.ledger import SUPERVISOR_KEY, LedgerReader
 
 LOOK_EVERY_SECONDS = 0.25
@@ -64,10 +70,6 @@ class Swapping:
     async def follow(self, life: EngineLife) -> None:
         """Take orders as long as the engine lives; end it if no drafter in it is complete."""
         self._return_reason = None
-        if (order := self._under_way) is not None:
-            self._under_way = None
-            message = f"the engine ended during the swap; {self._current.name} is in use"
-            self._tell(order, "failed", message, hint=f"slipstream doctor {self._chronicle.run.id}")
         try:
             name = "the drafter was not swapped"
             await self._chronicle.keep_looking(name, lambda: self._look(life), 0.0)
@@ -76,6 +78,12 @@ class Swapping:
             self._abandon_trial()
 
     async def _look(self, life: EngineLife) -> None:
+        if (broken := self._under_way) is not None:
+            self._under_way = None
+            why = "the engine ended during the swap, or the swap was broken off"
+            message = f"{why}; {self._current.name} is in use"
+            hint = f"slipstream doctor {self._chronicle.run.id}"
+            self._tell(broken, "failed", message, hint=hint)
         order = await self._socket.take_order(LOOK_EVERY_SECONDS)
         if order is not None:
             self._end_watch()
@@ -101,7 +109,7 @@ class Swapping:
         try:
             faults = await asyncio.to_thread(self._find_faults, order)
         except Exception as fault:  # noqa: BLE001 the files of a drafter are a stranger's
-            self._tell(order, "refused", _explain(fault), hint=getattr(fault, "hint", None))
+            self._tell(order, "refused", explain(fault), hint=getattr(fault, "hint", None))
             return
         if faults:
             self._tell(order, "refused", f"{faults[0].code}: {faults[0].message}", faults[0].hint)
@@ -114,7 +122,7 @@ class Swapping:
         except Death:
             raise
         except Exception as fault:  # noqa: BLE001
-            message = f"{self._current.name} is in use: {_explain(fault)}"
+            message = f"{self._current.name} is in use: {explain(fault)}"
             self._tell(order, "failed", message, hint="slipstream logs")
 
     async def _exchange(self, order: SwapOrder, life: EngineLife) -> None:
@@ -160,7 +168,7 @@ class Swapping:
             await asyncio.to_thread(self._watch.begin)
         except Exception as fault:  # noqa: BLE001 it drafts, compared or not
             self._end_watch()
-            message = f"the new drafter cannot be compared with the previous one: {_explain(fault)}"
+            message = f"the new drafter cannot be compared with the previous one: {explain(fault)}"
             self._chronicle.note(message)
             return message
         return None
@@ -311,7 +319,7 @@ class Swapping:
 
     def _abandon_trial(self) -> None:
         """Have the next engine start with the drafter before: this one ended during the trial."""
-        trial, message = self._running_trial, "the engine ended during the trial"
+        trial, message = self._running_trial, f"the engine {ENDED_DURING_TRIAL}"
         if trial is not None and self._current.folder == trial.folder:
             self._change_drafter(trial.before.name, trial.before.folder)
             order = SwapOrder(id=trial.order, name=trial.drafter, folder=trial.folder)
@@ -346,11 +354,6 @@ async def _prove_again(life: EngineLife, ledger: Path) -> Proof:
                     return replace(proof, drafts=line.drafts, accepted=sum(line.accepted))
             await asyncio.sleep(LOOK_EVERY_SECONDS)
     return proof
-
-
-def _explain(fault: Exception) -> str:
-    known = isinstance(fault, SlipstreamError | OSError)
-    return str(fault) if known else f"{type(fault).__name__}: {fault}"
 
 
 def _show(proof: Proof) -> str:

@@ -73,6 +73,8 @@ class GateFollowing:
 
     def _tell_gate(self) -> None:
         terms = self._chronicle.run.terms
-        settings = read_record(self.path, GateSettings, hint="slipstream stop, then serve again")
+        settings = read_record(
+            self.path, GateSettings, hint="stop the run, then slipstream serve TARGET"
+        )
         rules = terms.gate_rules or GateRules()
         apply_rules(settings, rules, keys_required=terms.keys_required).write(self.path)

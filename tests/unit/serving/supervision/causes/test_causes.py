@@ -10,12 +10,14 @@ import httpx
 import pytest
 
 from slipstream.serving.kept_logs import find_place
-from slipstream.serving.supervision import engine_process
+from slipstream.serving.supervision import engine_life, engine_process
+from slipstream.serving.supervision.causes import ladder
 from slipstream.serving.supervision.causes.diagnosis import diagnose, diagnose_file
 from slipstream.serving.supervision.causes.ladder import classify
 from slipstream.serving.support.examination import diagnose_run
+from tests.unit.hardware.test_cgroup import lay_out
 from tests.unit.serving.supervision.fake_engine import MakeStage, Stage, rule
-from tests.unit.serving.supervision.test_supervisor import ILLEGAL, NO_ROOM
+from tests.unit.serving.supervision.test_restarts import ILLEGAL, NO_ROOM
 
 pytestmark = pytest.mark.usefixtures("hurried")
 
@@ -123,6 +125,55 @@ def test_the_first_cause_in_a_log_decides_and_forbids_no_restart_of_an_engine_th
 ) -> None:
     assert classify(diagnose(log)) == cause
     assert classify(diagnose(log), has_served=True) == after_serving
+
+
+CORE_DIED = """\
+(APIServer pid=9) ERROR 11-18 03:00:00 [core_client.py:700] Engine core proc EngineCore_0 died \
+unexpectedly, shutting down client.
+vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above)\
+ for the root cause."""
+
+
+@pytest.mark.parametrize(
+    ("kills", "sickens", "rungs"),
+    [
+        (1, False, ("less-memory",)),
+        (1, True, ("less-memory",)),
+        (0, False, ("no-speculation",)),
+    ],
+)
+def test_a_core_that_the_kernel_killed_ran_out_of_memory(
+    stage: Stage,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kills: int,
+    sickens: bool,
+    rungs: tuple[str, ...],
+) -> None:
+    """The API server that is left says that it died, and no more, or nothing at all."""
+    monkeypatch.setattr(ladder, "CRASHES_A_PLAN", 1)
+    monkeypatch.setattr(engine_life, "HEALTH_FAILING_SECONDS", 0.2)
+    monkeypatch.setattr(engine_life, "_ROOT", lay_out(tmp_path / "root", {}))
+    events = tmp_path / "root/sys/fs/cgroup/memory.events"
+    events.parent.mkdir(parents=True)
+    events.write_text("oom 7\noom_kill 7\n")
+
+    async def kill_core(stage: Stage) -> None:
+        await stage.reach("ready")
+        await asyncio.sleep(0.2)  # Some looks, by which an earlier kill is long over.
+        events.write_text(f"oom {7 + kills}\noom_kill {7 + kills}\n")
+        if sickens:
+            (stage.fake / "sick").touch()
+        else:
+            (stage.fake / "end").write_text(CORE_DIED)
+        await stage.reach("starting", times=2)
+        (stage.fake / "sick").unlink(missing_ok=True)
+        await stage.reach("ready", times=2)
+
+    stage.serve(kill_core)
+    assert stage.run.rungs == rungs
+    for told in ("the kernel killed 1 processes here: memory ran out", "outside with SIGKILL"):
+        assert (told in stage.messages()) == bool(kills)
 
 
 def test_an_engine_that_one_signal_ended_was_not_ended_by_another() -> None:

@@ -60,7 +60,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("signature", SIGNATURES, ids=lambda signature: signature.name)
 def test_an_excerpt_is_found_by_its_own_signature_alone(signature: Signature) -> None:
-    (finding,) = diagnose(read(signature.excerpt))
+    (finding,) = diagnose(read(signature.excerpt), notices=True)
     assert finding.signature == signature.name
     assert finding.line in read(signature.excerpt)
     assert finding.line
@@ -140,6 +140,13 @@ def test_a_refused_request_comes_after_what_ended_the_engine() -> None:
     assert names(refused) == ["min-p"]
     assert names(refused + read("illegal-access.log")) == ["illegal-access", "min-p"]
     assert names(refused + read("engine-dead.log")) == ["engine-dead", "min-p"]
+
+
+def test_what_only_slows_an_engine_is_no_reason_why_it_ended() -> None:
+    slow = read("fp4-emulated.log")
+    assert names(slow) == []
+    found = diagnose(slow + read("illegal-access.log"), notices=True)
+    assert [finding.signature for finding in found] == ["illegal-access", "fp4-emulated"]
 
 
 def test_a_signal_is_told_though_the_log_is_silent() -> None:

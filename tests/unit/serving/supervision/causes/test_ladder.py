@@ -19,6 +19,7 @@ from slipstream.serving.supervision.causes.ladder import (
     Crash,
     Rung,
     decide_succession_wait,
+    decide_wait,
     may_restart,
     step_down,
 )
@@ -206,6 +207,15 @@ def test_a_plan_gets_three_crashes_and_longer_waits(
 ) -> None:
     now = history[-1].at if history else 0
     assert may_restart(history, now, Longest()) == longest
+
+
+def test_pauses_grow_to_a_bound_and_begin_anew_after_good_health() -> None:
+    history, waits = list[Crash](), list[float]()
+    for number in range(9):
+        history.append(crash(240.0 * number, 200))
+        waits.append(decide_wait(history, Longest()))
+    assert waits == [5, 10, 20, 40, 80, 160, 300, 300, 300]
+    assert decide_wait([*history, crash(9999, 600)], Longest()) == 5
 
 
 def test_engines_that_died_together_do_not_start_together() -> None:

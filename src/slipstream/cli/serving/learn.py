@@ -1,0 +1,183 @@
+"""`slipstream learn`: have a run train its drafter on its own traffic, and see what came of it."""
+
+import argparse
+import os
+import time
+from datetime import UTC, datetime
+
+from pydantic import ValidationError
+
+from slipstream.cli.options import RUN_HELP, OptionAdder, natural_number
+from slipstream.cli.screen import Screen
+from slipstream.cli.serving.swap import order_swap
+from slipstream.errors import EngineError, ExitCode, InvalidInputError, UsageError
+from slipstream.hardware import read_host, this_machine
+from slipstream.learning.generation import Generation, GenerationList, LearningFolder
+from slipstream.records import describe_faults
+from slipstream.reporting.serving.learning import render_generations, render_prospect
+from slipstream.serving.learning import LearningOrder, LearningTerms
+from slipstream.serving.messages import ask
+from slipstream.serving.run import Run, RunFolder, find_runs_root
+from slipstream.serving.run_status import ANSWER_SECONDS, read_latest
+from slipstream.serving.selection import choose_run, choose_running
+from slipstream.serving.supervision.learning_job import (
+    JOB,
+    find_learning_folder,
+    require_learnable,
+)
+from slipstream.serving.supervision.swapping.swap_checks import find_current
+from slipstream.serving.swaps import SwapOrder
+from slipstream.training.preparation import require_parts
+
+LOOK_EVERY_SECONDS = 0.5
+
+EXAMPLES = """\
+# keep questions and answers of a run, and train its drafter at night when that pays
+slipstream learn Qwen3-8B --window 01:00-06:00
+# show what training now would cost and what it would save
+slipstream learn Qwen3-8B --dry-run
+# list the drafters that it has learnt, and load the one of the plan again
+slipstream learn Qwen3-8B --history
+slipstream learn Qwen3-8B --back 0
+"""
+
+
+def add_arguments(add: OptionAdder) -> None:
+    add("RUN", RUN_HELP)
+    act = add.exclusive()
+    act("--once", "train one candidate from what is kept, if that wins anything, and offer it")
+    act("--dry-run", "print what training now would cost and save, without doing it")
+    act("--history", "list every generation of the drafter, with its verdict")
+    act("--back N", "load generation N; 0 is the drafter of the plan", natural_number)
+    act("--stop", "keep no more text, and train no more")
+    add(
+        "--window FROM-TO",
+        "local time of day in which it may train, such as 01:00-06:00 (default: whenever the "
+        "server is idle)",
+        str,
+    )
+    add("--steps N", "optimizer steps per candidate (default: three passes over the text)")
+    add("--redact PATTERN ...", "regular expressions of text that is not kept")
+    add.parser.usage = "slipstream learn RUN [options]"
+
+
+def make_terms(options: argparse.Namespace) -> LearningTerms:
+    """Return the terms that the options ask for."""
+    try:
+        return LearningTerms(
+            window=options.window, steps=options.steps, redact=tuple(options.redact or ())
+        )
+    except ValidationError as fault:
+        raise UsageError(
+            "; ".join(describe_faults(fault)), hint="slipstream learn RUN --window 01:00-06:00"
+        ) from fault
+
+
+def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
+    """Show, load or train generations, or have the run learn from now on."""
+    root = find_runs_root(os.environ)
+    if options.history:
+        return _show_history(choose_run(root, options.run)[1], screen)
+    folder, chosen = choose_running(root, options.run, verb="learn")
+    if options.back is not None:
+        return _go_back(folder, chosen, options.back, screen)
+    if options.stop:
+        _order(folder, LearningOrder(terms=None))
+        screen.show_data(
+            text=f"{chosen.id} learns no more", document=LearningOrder(terms=None).to_json()
+        )
+        return ExitCode.DONE
+    require_parts()
+    require_learnable(chosen)
+    home, terms = _find_home(chosen), make_terms(options)
+    if options.dry_run:
+        return _look_ahead(folder, chosen, home, terms, screen)
+    if options.once:
+        return _train_once(folder, chosen, terms, screen)
+    order = LearningOrder(terms=terms)
+    _order(folder, order)
+    text = f"{chosen.id} learns from now on; what it keeps and learns is in {home.path}"
+    screen.show_data(text=text, document=order.to_json())
+    return ExitCode.DONE
+
+
+def _find_home(run: Run) -> LearningFolder:
+    terms = run.terms.learning
+    kept = terms.folder if terms else None
+    return LearningFolder(kept or find_learning_folder(os.environ, run))
+
+
+def _show_history(run: Run, screen: Screen) -> ExitCode:
+    home = _find_home(run)
+    listed = GenerationList(folder=str(home.path), generations=tuple(home.list_generations()))
+    screen.show_data(text=render_generations(listed), document=listed.to_json())
+    return ExitCode.DONE
+
+
+def _go_back(folder: RunFolder, run: Run, number: int, screen: Screen) -> ExitCode:
+    generation = _find_home(run).find(number)
+    if not generation.drafter.is_dir():
+        raise InvalidInputError(
+            f"generation {number} was {generation.verdict}, and its weights are removed",
+            hint=f"slipstream learn {run.id} --history",
+        )
+    name = f"generation {number}"
+    return order_swap(folder, SwapOrder(name=name, folder=generation.drafter), screen)
+
+
+def _look_ahead(
+    folder: RunFolder, run: Run, home: LearningFolder, terms: LearningTerms, screen: Screen
+) -> ExitCode:
+    from slipstream.learning.deciding import look_ahead
+
+    current = find_current(run).folder
+    serving = home.find_serving(current) or Generation(
+        number=0, drafter=current, made_at=datetime.now(UTC), verdict="serves as planned"
+    )
+    free = read_host(this_machine(os.environ, datetime.now(UTC))).memory.available_bytes
+    prospect = look_ahead(run, folder.list_ledgers(), home, serving, free, terms.steps)
+    wanted = home.read_progress().wanted_tokens
+    screen.show_data(text=render_prospect(prospect, wanted), document=prospect.worth.to_json())
+    return ExitCode.DONE
+
+
+def _train_once(folder: RunFolder, run: Run, terms: LearningTerms, screen: Screen) -> ExitCode:
+    """Have the supervisor train one candidate, and print what it does until that is over."""
+    steady = run.terms.learning
+    shared = terms.model_copy(update={"folder": _find_home(run).path})
+    if steady is not None and terms.window is None:
+        shared = shared.model_copy(update={"window": steady.window})
+    _order(folder, LearningOrder(terms=shared, once=True))
+    said: str | None = None
+    with screen.busy("learning"):
+        while (state := (now := _read_live(folder)).learning) is None or not state.is_over:
+            # A job that was killed begins again where it was.
+            message = now.notes.get(JOB) or (f"{state.stage}: {state.message}" if state else None)
+            if message is not None and message != said:
+                screen.show_progress(message)
+                said = message
+            time.sleep(LOOK_EVERY_SECONDS)
+    screen.show_data(text=state.message, document=state.to_json())
+    return ExitCode.DONE
+
+
+def _read_live(folder: RunFolder) -> Run:
+    run = read_latest(folder)
+    if run.state in ("stopping", "stopped", "failed"):
+        raise EngineError(
+            f"{run.id} has ended; what was trained is kept",
+            hint=f"slipstream serve {folder.path}; slipstream learn RUN --once",
+        )
+    return run
+
+
+def _order(folder: RunFolder, order: LearningOrder) -> None:
+    """Send the supervisor an order, which it answers with the same."""
+    name = folder.path.name
+    try:
+        if next(ask(folder.socket, order, (LearningOrder,), seconds=ANSWER_SECONDS), None):
+            return
+    except (OSError, ValueError) as fault:
+        what = f"{name} takes no orders now: {fault}"
+        raise InvalidInputError(what, hint=f"slipstream status {name}") from fault
+    raise EngineError("the run ended before it took the order", hint=f"slipstream status {name}")

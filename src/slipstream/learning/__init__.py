@@ -1,0 +1,1 @@
+"""A server that learns from its own traffic: kept text, decision, candidate, generations."""
