@@ -7,12 +7,14 @@ The sampling test does not see the first fault, nor greedy decoding the second.
 
 import json
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from slipstream.cli.main import run
+from slipstream.measuring.verifying.cache_cost import CacheCost
 from slipstream.measuring.verifying.certificate import Certificate
 from slipstream.measuring.verifying.conformance import asking
 from slipstream.measuring.verifying.conformance.cases import CASES
@@ -60,6 +62,10 @@ def keep_logs_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLIPSTREAM_CACHE", str(tmp_path / "cache"))
 
 
+# The plan is our own.
+TRUSTED = ("--allow", "chat-template")
+
+
 @pytest.fixture(scope="module")
 def plan(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Save the plan of the shipped pair, as a user would."""
@@ -72,7 +78,7 @@ def plan(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def verify(plan: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, Certificate]:
-    code = run(["verify", str(plan), *FEW, "--json"], os.environ)
+    code = run(["verify", str(plan), *FEW, *TRUSTED, "--json"], os.environ)
     shown = capsys.readouterr()
     assert shown.out, shown.err
     return code, Certificate.model_validate_json(shown.out)
@@ -129,6 +135,25 @@ def test_a_wrong_token_in_a_hundred_and_a_lost_temperature_are_caught(
     assert "Speculation changes the text" in certificate.sentence
     assert "sampled text has another distribution" in certificate.sentence
     assert json.loads(certificate.to_json())["passed"] is False
+
+
+@pytest.mark.weekly
+def test_a_cache_in_fp8_costs_a_little_and_its_drafts_are_still_accepted(
+    target: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--drafter", str(SHIPPED_DRAFTER), "--context", "1024", "--users", "4", "--json")
+    asked = ("--workload", "code", "prose", "--prompts", "6", "--max-tokens", "64")
+    engine = ("--", "--enforce-eager", "--kv-cache-dtype", "fp8")
+    assert run(["verify", str(target), "--cache", *words, *asked, *engine], os.environ) == 0
+    cost = CacheCost.model_validate_json(capsys.readouterr().out)
+    assert [one.kind for one in cost.kinds] == ["code", "prose", "all"]
+    total = cost.kinds[-1]
+    assert total.plain.best > 0.97 * total.plain.tokens
+    assert 0.8 * total.quantized.tokens < total.quantized.best < total.quantized.tokens
+    assert total.quantized.regret > total.plain.regret
+    for text in (total.quantized, total.plain):
+        assert (text.drafts.tokens_per_step or 0) > 1.3
+    sys.stdout.write(f"\n{cost.sentence}\n")
 
 
 def ask_only(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:

@@ -6,7 +6,6 @@ its known failures are named, and there is no recipe.
 """
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
@@ -14,6 +13,7 @@ from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
 from slipstream.engines.vllm import find_versions
+from slipstream.engines.vllm_log import KV_TOKENS, LOADED
 from slipstream.hardware import Host, name_kind
 from slipstream.measuring.bench import BenchCell
 from slipstream.measuring.comparing.comparison import Comparison, Start
@@ -28,8 +28,6 @@ from slipstream.serving.support.redaction import list_skeleton, make_redactor
 
 SOURCE = "slipstream compare --recipe"
 
-_KV_TOKENS = re.compile(r"KV cache size: ([\d,]+) tokens")
-_LOADED = re.compile(r"Model loading took ([\d.]+) GiB")
 _SETTINGS = (
     "context",
     "sequences",
@@ -108,7 +106,7 @@ def _hold_against_plan(comparison: Comparison, log: str) -> Iterator[PlannedAgai
     pool, per_token = memory.kv_pool_bytes, memory.kv_bytes_per_token
     weights = [sizes[name] for name in ("target weights", "drafter weights") if name in sizes]
     taken = [cell.memory_bytes for cell in _list_cells(comparison, "B")]
-    loaded, tokens = _LOADED.findall(log), _KV_TOKENS.findall(log)
+    loaded, tokens = LOADED.findall(log), KV_TOKENS.findall(log)
 
     def hold(what: Any, planned: Sequence[int | None], measured: int | None) -> Any:
         unit: Any = "tokens" if what == "cache tokens" else "bytes"

@@ -1,1 +1,1 @@
-"""The verbs that judge speed and text."""
+"""The verbs that measure speed and text."""

@@ -52,7 +52,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Measure a server and print the report."""
     require_writable(options.html, options.markdown)
     _check_rate(options)
-    hint = "slipstream bench http://HOST:PORT, or slipstream serve"
+    hint = "name a server as http://HOST:PORT, or slipstream serve TARGET"
     url, served = find_server(find_runs_root(os.environ), options.server, hint=hint)
     certificate = Certificate.of(served.plan) if served else None
     endpoint = Endpoint(url, key=read_key(options.key, os.environ), certificate=certificate)

@@ -22,7 +22,7 @@ from slipstream.cli.measuring.measuring_options import (
 from slipstream.cli.options import OptionAdder, add_accept_changes
 from slipstream.cli.planning.method_plans import plan_methods
 from slipstream.cli.planning.plan import TARGET_OR_PLAN_HELP, add_plan_options, plan_plain
-from slipstream.cli.planning.saved_plans import adapt_plan, read_plan, take_plan
+from slipstream.cli.planning.saved_plans import add_allow, admit_plan, read_plan, take_plan
 from slipstream.cli.reports import require_writable, show_report, write_report
 from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights
@@ -77,6 +77,7 @@ def add_arguments(add: OptionAdder) -> None:
     add_accept_changes(add)
     add_workload(add, prompts=8)
     add_plan_options(add)
+    add_allow(add)
     add_reports(add)
     add = add.group("recipe for others")
     add(
@@ -255,7 +256,9 @@ def _read_against(
             f"compare up to {len(LETTERS)} plans in different files, not {', '.join(names)}",
             hint="slipstream compare PLAN --against PLAN ...",
         )
-    saved = [adapt_plan(file, read_plan(file), host, screen) for file in options.against]
+    saved = [
+        admit_plan(file, read_plan(file), options.allow, host, screen) for file in options.against
+    ]
     plans = (*saved, take_plan(options, host, screen))
     return tuple(ComparedArm(name=n, plan=plan) for n, plan in zip(names, plans, strict=True))
 

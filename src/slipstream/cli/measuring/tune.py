@@ -17,6 +17,7 @@ from slipstream.cli.measuring.measuring_options import (
 from slipstream.cli.options import OptionAdder, add_accept_changes
 from slipstream.cli.planning.method_plans import plan_other_methods, read_methods
 from slipstream.cli.planning.plan import TARGET_OR_PLAN_HELP, add_plan_options, plan_plain
+from slipstream.cli.planning.saved_plans import add_allow
 from slipstream.cli.reports import require_writable, show_report, write_report
 from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights
@@ -24,9 +25,11 @@ from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.measuring.machine_watch import make_watch
 from slipstream.measuring.workloads import names_tasks
 from slipstream.planning import LaunchPlan
+from slipstream.planning.steering_verdicts import keep_verdict
 from slipstream.reporting.tuning.tuning import describe_tuning, render_tuning_html
 from slipstream.serving.supervision.engine_process import require_accepted
 from slipstream.tuning.goal import Goal, parse_goal
+from slipstream.tuning.trials import find_way, leave_out_verdicts, list_ways, set_drafts
 from slipstream.tuning.tuner import LEAST_STARTS, Tuner
 from slipstream.user_folders import find_local
 
@@ -59,7 +62,8 @@ def add_arguments(add: OptionAdder) -> None:
     add(
         "--starts N",
         f"engine starts; each one above {LEAST_STARTS} tries another method or setting "
-        f"(default {LEAST_STARTS}, and one for each of --methods)",
+        f"(default {LEAST_STARTS}, one for each of --methods and, on a GPU with graphs, one each "
+        "for steering and adaptive verification)",
     )
     add(
         "--methods NAME[=DRAFTER] ...",
@@ -70,6 +74,7 @@ def add_arguments(add: OptionAdder) -> None:
     add_accept_changes(add)
     add_workload(add, prompts=8, loads=False)
     add_plan_options(add, goals=False)
+    add_allow(add)
     add_reports(add)
     add.parser.usage = f"slipstream tune TARGET [options] {ENGINE_ARGUMENTS}"
 
@@ -77,11 +82,11 @@ def add_arguments(add: OptionAdder) -> None:
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Measure, choose and save the tuned plan; the exit code is 4 if a limit cannot be kept."""
     methods = read_methods(options.methods or ())
-    starts = options.starts or LEAST_STARTS + len(methods)
-    _check(options, starts)
+    _check(options, options.starts or LEAST_STARTS)
     goal = parse_goal([options.goal])
     host, planned = find_engine_host(), _read_plan_options(options, goal)
-    plan = take_drafting_plan(planned, host, screen, to="tune")
+    plan = leave_out_verdicts(take_drafting_plan(planned, host, screen, to="tune"))
+    starts = options.starts or LEAST_STARTS + len(list_ways(plan, host)) + len(methods)
     others = plan_other_methods(planned, methods, host, plan)
     for other in others.values():
         require_accepted(other)
@@ -113,6 +118,11 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
             starts=starts,
         )
     show_report(done, describe_tuning(done), render_tuning_html, options, screen)
+    for trial in done.trials:
+        if (way := find_way(trial)) is not None:
+            measured = set_drafts(plan, done.profile.choice.draft_length, (), trial.verdict)
+            adopted, because = trial.adopted, trial.verdict
+            keep_verdict(way, measured, os.environ, pays=adopted, because=because)
     if options.save:
         write_report(options.save, done.plan.to_json(), screen)
     return ExitCode.DONE if done.profile.choice.meets_goal else ExitCode.GATE_MISSED

@@ -1,4 +1,4 @@
-"""`slipstream verify`: whether the text is the same with speculation."""
+"""`slipstream verify`: whether the text is the same with speculation, or what a cache costs."""
 
 import argparse
 import os
@@ -18,6 +18,7 @@ from slipstream.cli.measuring.measuring_options import (
 )
 from slipstream.cli.options import OptionAdder, add_accept_changes
 from slipstream.cli.planning.plan import TARGET_OR_PLAN_HELP, add_plan_options
+from slipstream.cli.planning.saved_plans import add_allow, take_plan
 from slipstream.cli.reports import require_writable, show_report
 from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights
@@ -25,15 +26,23 @@ from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.hardware import Host
 from slipstream.measuring.bench import Bench
 from slipstream.measuring.client.endpoint import Endpoint
+from slipstream.measuring.verifying.cache_cost import CacheArm, CacheCost, CacheVerification
 from slipstream.measuring.verifying.certificate import ArmName, Certificate
 from slipstream.measuring.verifying.served_check import check_served
-from slipstream.measuring.verifying.verification import SAMPLES, Verification, start_in_turn
+from slipstream.measuring.verifying.verification import (
+    SAMPLES,
+    Verification,
+    split_requests,
+    start_in_turn,
+)
 from slipstream.planning import LaunchPlan
+from slipstream.reporting.measuring.cache_cost import describe_cache_cost, render_cache_cost_html
 from slipstream.reporting.measuring.certificate import describe_certificate, render_certificate_html
 from slipstream.reporting.report import render_text
 from slipstream.serving.access.keys import borrow_key
 from slipstream.serving.access.tls import Certificate as ServerCertificate
 from slipstream.serving.run import RunFolder, is_alive
+from slipstream.serving.supervision.engine_process import require_accepted
 
 WORKLOAD = ("code", "reasoning", "dialogue", "prose", "translation", "tools", "json")
 USUAL_CONCURRENCY = 8
@@ -46,11 +55,18 @@ EXAMPLES = """\
 slipstream verify Qwen/Qwen3-8B
 # a quick check of one drafter, with the certificate as an HTML page
 slipstream verify Qwen/Qwen3-8B --drafter z-lab/Qwen3-8B-DFlash-b16 --prompts 4 --html verify.html
+# what a quantized KV cache does to the text, compared with the model's own
+slipstream verify Qwen/Qwen3-8B --cache --workload prose long-4k -- --kv-cache-dtype fp8
 """
 
 
 def add_arguments(add: OptionAdder) -> None:
     add("TARGET", f"{TARGET_OR_PLAN_HELP}; or the folder of a run, for a short check of it")
+    add(
+        "--cache",
+        "measure what the plan's quantized KV cache costs, compared with the model's own cache, "
+        "instead of whether drafts change the text",
+    )
     add = add.group("prompts")
     add(
         "--workload NAME|FILE ...",
@@ -68,6 +84,7 @@ def add_arguments(add: OptionAdder) -> None:
     add_seed(add)
     add_accept_changes(add)
     add_plan_options(add)
+    add_allow(add)
     add_reports(add)
     add.parser.usage = f"slipstream verify TARGET [options] {ENGINE_ARGUMENTS}"
 
@@ -80,6 +97,8 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         return _check_run(folder, options, screen)
     options.prompts = options.prompts or PROMPTS
     host = find_engine_host()
+    if options.cache:
+        return _measure_cache(options, host, screen)
     plan = take_drafting_plan(options, host, screen, to="verify")
     certificate = examine(options, host, plan, screen)
     report = describe_certificate(certificate)
@@ -125,12 +144,48 @@ def examine(
     return Certificate.make(findings, conditions, verification.concurrency)
 
 
+def _measure_cache(options: argparse.Namespace, host: Host, screen: Screen) -> ExitCode:
+    """Have the plan's engine answer with its quantized cache and with the model's own."""
+    plan = take_plan(options, host, screen)
+    require_accepted(plan)
+    kv_dtype = plan.settings.kv_dtype.value if plan.settings.kv_dtype else "auto"
+    if kv_dtype in ("auto", "bfloat16", "float16"):
+        raise InvalidInputError(
+            f"the plan for {plan.target} has no quantized cache: its type is {kv_dtype}",
+            hint=f"slipstream verify {plan.target} --cache -- --kv-cache-dtype fp8",
+        )
+    workload = read_workload(options, None if plan.context is None else plan.context - 1)
+    requests, barred = split_requests(workload, read_thinking(options))
+    if barred:
+        why = "a grammar or a penalty may bar the best token"
+        screen.show_progress(f"{len(barred)} prompts are left out: {why}")
+    plan = Weights(screen, os.environ, options.accept_changes).localize(plan)
+    plans: dict[CacheArm, LaunchPlan] = {"quantized": plan, "plain": plan.with_plain_cache()}
+    verification = CacheVerification(
+        requests=requests,
+        concurrency=plan.sequences or USUAL_CONCURRENCY,
+        say=screen.show_progress,
+    )
+    bench = Bench(
+        workload, (verification.concurrency,), read_thinking(options), prefix_cache="as it is"
+    )
+    conditions = describe_conditions(options, bench, plan, host)
+    logs = find_log_folder("verify")
+    with screen.busy("verifying"):
+        kinds = verification.run(
+            start_in_turn(plans, logs=logs, environment=os.environ, say=verification.say)
+        )
+    cost = CacheCost.make(kv_dtype, kinds, conditions, verification.concurrency)
+    show_report(cost, describe_cache_cost(cost), render_cache_cost_html, options, screen)
+    return ExitCode.DONE if cost.passed else ExitCode.GATE_MISSED
+
+
 def _check_run(folder: RunFolder, options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Have a run judge its own text, with a key that it takes for a quarter of an hour."""
-    if options.html or options.markdown or options.raw:
+    if options.html or options.markdown or options.raw or options.cache:
         raise UsageError(
             "a short check of a run makes no page and starts no engine",
-            hint="slipstream verify PLAN, for a whole certificate",
+            hint="for a whole certificate: slipstream verify PLAN",
         )
     run = folder.read()
     if run.url is None or not is_alive(run.supervisor):

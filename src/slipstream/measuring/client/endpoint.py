@@ -17,9 +17,9 @@ SILENCE_SECONDS = 600
 CONNECT_SECONDS = 10
 BODY_CHARACTERS = 2000
 
-_HINT = "look into the server's log"
+LOG_HINT = "look into the server's log"
 _CERTIFICATE_HINT = "export SSL_CERT_FILE=CERTIFICATE, with the server's or its authority's in PEM"
-_KEY_HINT = f"put the server's key into a file or into {KEY_VARIABLE}"
+KEY_HINT = f"put the server's key into a file or into {KEY_VARIABLE}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +64,10 @@ def read_key(file: Path | None, environment: Mapping[str, str]) -> str | None:
     try:
         key = environment.get(KEY_VARIABLE, "") if file is None else file.read_text()
     except (OSError, UnicodeDecodeError) as fault:
-        raise InvalidInputError(f"cannot read the key in {file}: {fault}", hint=_KEY_HINT) from None
+        raise InvalidInputError(f"cannot read the key in {file}: {fault}", hint=KEY_HINT) from None
     key = key.strip()
     if (file and not key) or not key.isascii() or not key.isprintable():
-        raise InvalidInputError(f"no key in {file or KEY_VARIABLE}", hint=_KEY_HINT)
+        raise InvalidInputError(f"no key in {file or KEY_VARIABLE}", hint=KEY_HINT)
     return key or None
 
 
@@ -117,7 +117,7 @@ async def call(client: httpx.AsyncClient, method: str, path: str, body: Any = No
         raise EngineError(
             f"{path} of {client.base_url} answered {answer.status_code}",
             details=details,
-            hint=_KEY_HINT if refused else _HINT,
+            hint=KEY_HINT if refused else LOG_HINT,
         )
     try:
         return answer.json()
@@ -125,7 +125,7 @@ async def call(client: httpx.AsyncClient, method: str, path: str, body: Any = No
         raise EngineError(
             f"{path} of {client.base_url} answered something else than JSON",
             details=details,
-            hint=_HINT,
+            hint=LOG_HINT,
         ) from fault
 
 
@@ -141,5 +141,5 @@ async def send(
 
 def no_answer(base: httpx.URL, fault: Exception) -> EngineError:
     why = f"{type(fault).__name__} {fault}".strip()
-    hint = _CERTIFICATE_HINT if "CERTIFICATE_VERIFY_FAILED" in why else _HINT
+    hint = _CERTIFICATE_HINT if "CERTIFICATE_VERIFY_FAILED" in why else LOG_HINT
     return EngineError(f"no answer from {base}: {why}", hint=hint)

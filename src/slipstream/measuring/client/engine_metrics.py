@@ -8,28 +8,16 @@ import asyncio
 from operator import sub
 from typing import Any
 
-from slipstream.engines.prometheus import add_up, parse_metrics
+from slipstream.engines.prometheus import list_accepted, parse_metrics, read_figures
 from slipstream.errors import EngineError
 from slipstream.measuring.client.endpoint import Endpoint, open_client, send
 from slipstream.records import Record
 from slipstream.steering.drafts import Drafts
 
-_BY_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
-_COUNTERS = {
-    "prompt_tokens": ("vllm:prompt_tokens_total", "sglang:prompt_tokens_total"),
-    "output_tokens": ("vllm:generation_tokens_total", "sglang:generation_tokens_total"),
-    "cache_queries": ("vllm:prefix_cache_queries_total", "sglang:prompt_tokens_total"),
-    "cache_hits": ("vllm:prefix_cache_hits_total", "sglang:cached_tokens_total"),
-    "preemptions": ("vllm:num_preemptions_total", "sglang:num_retracted_requests_total"),
-    "drafts": ("vllm:spec_decode_num_drafts_total",),
-    "drafted": ("vllm:spec_decode_num_draft_tokens_total",),
-    "accepted": ("vllm:spec_decode_num_accepted_tokens_total",),
-}
-_GAUGES = {
-    "running": ("vllm:num_requests_running", "sglang:num_running_reqs"),
-    "waiting": ("vllm:num_requests_waiting", "sglang:num_queue_reqs"),
-    "latest_tokens_per_step": ("sglang:spec_accept_length",),
-}
+_COUNTERS = (
+    *("prompt_tokens", "output_tokens", "cache_queries", "cache_hits", "preemptions"),
+    *("drafts", "drafted", "accepted"),
+)
 
 
 class EngineCounts(Record):
@@ -109,18 +97,9 @@ def read_metrics(endpoint: Endpoint) -> str:
 def parse_engine_counts(text: str) -> EngineCounts:
     """Parse Prometheus' text, adding up what an engine's parts report one by one."""
     samples = list(parse_metrics(text))
-    values = add_up(samples)
-    positions: dict[int, float] = {}
-    for sample in samples:
-        position = sample.labels.get("position", "")
-        if sample.name == _BY_POSITION and position.isdigit():
-            positions[int(position)] = positions.get(int(position), 0) + sample.value
-    counts: dict[str, Any] = {
-        field: values[name]
-        for field, names in (_COUNTERS | _GAUGES).items()
-        for name in names
-        if name in values
+    figures: dict[str, Any] = {
+        figure: value
+        for figure, value in read_figures(samples).items()
+        if figure in EngineCounts.model_fields
     }
-    return EngineCounts(
-        **counts, accepted_by_position=tuple(int(positions[key]) for key in sorted(positions))
-    )
+    return EngineCounts(**figures | {"accepted_by_position": list_accepted(samples)})

@@ -27,11 +27,12 @@ OnTokens = Callable[[Request, float, Sequence[int]], None]
 class StreamReader:
     """The content of a stream, byte by byte; errors are kept and not raised.
 
-    `on_tokens` gets the tokens of each chunk with its time, also of chunks that arrive together.
+    `on_chunk` gets the time, the tokens and the text of each chunk, also of chunks that arrive
+    together.
     """
 
-    def __init__(self, on_tokens: Callable[[float, Sequence[int]], None] | None = None) -> None:
-        self._on_tokens = on_tokens
+    def __init__(self, on_chunk: Callable[[float, Sequence[int], str], None] | None = None) -> None:
+        self._on_chunk = on_chunk
         self.fault: str | None = None
         self.first_at: float | None = None
         self.last_at: float | None = None
@@ -75,8 +76,8 @@ class StreamReader:
             self.last_at = now
             self.texts.append(text or "")
             self.token_ids += ids or ()
-            if ids and self._on_tokens:
-                self._on_tokens(now, ids)
+            if self._on_chunk:
+                self._on_chunk(now, ids or (), text or "")
         for part in (delta or {}).get("tool_calls") or ():
             self._take_call(part)
         self.finish_reason = choice.get("finish_reason") or self.finish_reason
@@ -127,8 +128,8 @@ async def stream(
     load_began: float,
     on_tokens: OnTokens | None = None,
 ) -> Sample:
-    def watch(now: float, token_ids: Sequence[int]) -> None:
-        if on_tokens is not None:
+    def watch(now: float, token_ids: Sequence[int], _: str) -> None:
+        if on_tokens is not None and token_ids:
             on_tokens(request, now - began, token_ids)
 
     streamed = {"stream": True, "stream_options": {"include_usage": True}}

@@ -66,7 +66,7 @@ def read_blocks(blocks: Sequence[Block], arms: int = 2) -> Readings:
         (order,) = list_rounds(arms, 1)
         raise InvalidInputError(
             f"too few blocks to tell speed from noise: {found}",
-            hint=f"slipstream compare --rounds 1: let one round {' '.join(order)} end",
+            hint=f"let one round {' '.join(order)} end: slipstream compare TARGET --rounds 1",
         )
     loads = [split_loads(block.samples) for block in blocks]
     cells = sorted(set[Cell].intersection(*(set(load) for load in loads)))
@@ -79,7 +79,7 @@ def read_blocks(blocks: Sequence[Block], arms: int = 2) -> Readings:
     if not speeds:
         raise InvalidInputError(
             "no two prompts of a kind were answered in all blocks",
-            hint="slipstream bench: it shows which requests fail",
+            hint="to see which requests fail: slipstream bench",
         )
     throughputs = {cell: tuple(_read_throughput(load[cell]) for load in loads) for cell in speeds}
     return Readings(design, speeds, throughputs)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, count, cycle, islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from slipstream.engines.vllm import GPU_BLOCK_TOKENS
 from slipstream.errors import EngineError, InvalidInputError
@@ -90,6 +90,7 @@ class SequenceLimits(NamedTuple):
     block: int
 
 
+Arm = TypeVar("Arm", bound=str)
 OpenArm = Callable[[ArmName], AbstractContextManager[Running]]
 Loads = dict[Condition, RequestLoad]
 
@@ -300,19 +301,21 @@ def read_limits(url: str) -> SequenceLimits:
 
 
 def start_in_turn(
-    plans: Mapping[ArmName, LaunchPlan],
+    plans: Mapping[Arm, LaunchPlan],
     *,
     logs: Path,
     environment: Mapping[str, str],
     say: Callable[[str], None],
-) -> OpenArm:
+) -> Callable[[Arm], AbstractContextManager[Running]]:
     """Start the engine of an arm when it is its turn, and end it after."""
 
     @contextmanager
-    def open_arm(name: ArmName) -> Iterator[Running]:
+    def open_arm(name: Arm) -> Iterator[Running]:
         log = logs / f"{name}.log"
         say(f"{name}: the engine starts")
-        plan = steer_start(plans[name], log) if name == "drafted" else plans[name]
+        plan = plans[name]
+        if plan.speculation is not None:
+            plan = steer_start(plan, log)
         with run_engine(plan, log=log, environment=environment) as url:
             dtype = _DTYPE.search(log.read_text(errors="replace"))
             yield Running(url, dtype[1] if dtype else "bfloat16")

@@ -17,7 +17,7 @@ from slipstream.hardware.host import Engine
 from slipstream.measuring.comparing.comparison import Comparison
 from slipstream.recipes import find_recipes, load_recipes
 from slipstream.recipes.recipe import Recipe
-from slipstream.reporting.text.model import render_recipes
+from slipstream.reporting.text.model import render_recipe
 from tests.unit.reporting.measuring.test_certificate import certify
 from tests.unit.reporting.records import make_comparison
 from tests.unit.serving.support.test_examination import EXCERPTS
@@ -108,7 +108,7 @@ def test_the_catalogue_takes_the_file_and_shows_who_measured(capsys: Capture) ->
     assert "<svg" in Path("it.html").read_text()
     recipes = load_recipes(Path())
     assert find_recipes(recipes, target=TARGET, machine="gb10") == recipes
-    assert "(Ann Example)" in render_recipes(recipes)
+    assert "Ann Example" in render_recipe(recipes[0])
 
 
 @pytest.mark.usefixtures("asked")

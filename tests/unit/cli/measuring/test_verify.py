@@ -8,11 +8,12 @@ import pytest
 
 from slipstream.cli.main import run
 from slipstream.hardware import load_host
+from slipstream.measuring.verifying.cache_cost import CacheCost
 from slipstream.measuring.verifying.certificate import Certificate
 from slipstream.measuring.verifying.served_check import ServedCheck
 from slipstream.planning import LaunchPlan
+from slipstream.planning.settings.draft_lengths import STEERED
 from slipstream.serving.access.keys import make_key, read_keys
-from slipstream.serving.plugin_settings import STEERED
 from slipstream.serving.run import Run, RunFolder, Terms, read_process
 from tests.unit.cli.pairs import write_pair
 from tests.unit.measuring.verifying.toy_engine import ToyEngine, run_toy, spoil
@@ -135,6 +136,61 @@ def test_without_drafts_there_is_nothing_to_verify(pair: list[str], capsys: Capt
     assert "has no drafts to verify" in capsys.readouterr().err
     assert run(["verify", *pair, "--html", "nowhere/page.html"], os.environ) == 1
     assert "there is no folder" in capsys.readouterr().err
+
+
+QUANTIZED = ("--", "--kv-cache-dtype", "fp8")
+CACHE = ("--cache", "--prompts", "3", "--max-tokens", "8", "--context", "512")
+
+
+def test_a_quantized_cache_is_compared_with_the_same_plan_without(
+    pair: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setenv("TOY_FAULT", "coarse cache")
+    page, tables = tmp_path / "page.html", tmp_path / "tables.md"
+    kinds = ("--workload", "prose", "code", "--html", str(page), "--markdown", str(tables))
+    assert run(["verify", *pair, *CACHE, *kinds, "--json", *QUANTIZED], os.environ) == 0
+    cost = CacheCost.model_validate_json(capsys.readouterr().out)
+    assert (cost.passed, cost.kv_dtype) == (True, "fp8")
+    assert [(one.kind, one.prompts) for one in cost.kinds] == [
+        ("prose", 3),
+        ("code", 3),
+        ("all", 6),
+    ]
+    total = cost.kinds[-1]
+    assert total.plain.best == total.plain.tokens
+    assert total.lost.is_seen
+    assert total.lost.value == 1 - total.quantized.best / total.quantized.tokens
+    assert 0.15 < total.lost.value < 0.35
+    assert total.regret.value == pytest.approx(total.quantized.regret)
+    assert cost.sentence.startswith("A cache in fp8 costs ")
+    for file in (page, tables):
+        assert "cost of the quantized cache" in file.read_text()
+    (folder,) = (tmp_path / "cache" / "verify").iterdir()
+    logs = {name: (folder / f"{name}.log").read_text() for name in ("quantized", "plain")}
+    assert "--kv-cache-dtype fp8" in logs["quantized"]
+    assert "--kv-cache-dtype fp8" not in logs["plain"]
+    assert all(
+        "speculative" in log and f"--scheduler-cls {STEERED}" in log for log in logs.values()
+    )
+
+
+def test_a_cache_that_changes_nothing_is_not_called_free(pair: list[str], capsys: Capture) -> None:
+    assert (
+        run(["verify", *pair, *CACHE, "--workload", "prose", "json", *QUANTIZED], os.environ) == 0
+    )
+    shown = capsys.readouterr()
+    assert "3 prompts are left out: a grammar or a penalty" in shown.err
+    assert shown.out.startswith("A cache in fp8 shows no cost that chance would not explain: 0.0 ")
+    assert "plain, prose: 3 answers" in shown.err
+
+
+def test_without_a_quantized_cache_there_is_no_cost_to_measure(
+    pair: list[str], capsys: Capture
+) -> None:
+    assert run(["verify", *pair, *CACHE], os.environ) == 1
+    shown = capsys.readouterr().err
+    assert "has no quantized cache: its type is auto" in shown
+    assert "--cache -- --kv-cache-dtype fp8" in shown
 
 
 class CountingToy(ToyEngine):

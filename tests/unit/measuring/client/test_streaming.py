@@ -96,9 +96,9 @@ def test_drafts_are_told_beside_the_usage() -> None:
 
 
 def test_chunks_that_arrive_together_are_still_two() -> None:
-    chunks: list[tuple[float, list[int]]] = []
-    StreamReader(lambda now, tokens: chunks.append((now, list(tokens)))).take(STREAM, 3.0)
-    assert chunks == [(3.0, [7, 8]), (3.0, [9])]
+    chunks: list[tuple[float, list[int], str]] = []
+    StreamReader(lambda now, ids, text: chunks.append((now, list(ids), text))).take(STREAM, 3.0)
+    assert chunks == [(3.0, [7, 8], "Grüß"), (3.0, [9], " dich")]
 
 
 @given(some.lists(some.integers(0, 900)), some.booleans())

@@ -178,13 +178,16 @@ def run_toy(engine: ToyEngine, port: int = 0) -> Iterator[str]:
 
 
 def run_as_program(arguments: Sequence[str], fault: str) -> None:
-    """Stand in for `python -m vllm...`: sound without drafts, with them as the fault has it."""
+    """Stand in for `python -m vllm...`: sound but for drafts or a cache as the fault has it."""
     drafts = any("speculative" in word for word in arguments)
+    quantized = "--kv-cache-dtype=fp8" in arguments or "fp8" in arguments
     engine = ToyEngine()
     if drafts and fault == "spoil":
         engine = ToyEngine(choose=spoil)
     elif drafts and fault == "empty arguments":
         engine = ToyEngine(call=lose_arguments)
+    elif quantized and fault == "coarse cache":
+        engine = ToyEngine(choose=blur)
     sys.stdout.write("Initializing a V1 LLM engine with config: dtype=torch.float32, ...\n")
     sys.stdout.flush()
     port = int(arguments[len(arguments) - 1 - arguments[::-1].index("--port") + 1])
@@ -195,6 +198,11 @@ def run_as_program(arguments: Sequence[str], fault: str) -> None:
 def spoil(prompt: Text, answer: Text, ranked: Text) -> int:
     """After a prompt that is not too short, emit a wrong token in the seventh place."""
     return ranked[-2] if len(answer) == 6 and len(prompt) > SPOILED_ABOVE else ranked[0]
+
+
+def blur(prompt: Text, answer: Text, ranked: Text) -> int:
+    """Emit the second best token in every fourth place."""
+    return ranked[len(answer) % 4 == 3]
 
 
 def lose_arguments(path: str, body: dict[str, Any], answer: ToyAnswer) -> ToyAnswer:

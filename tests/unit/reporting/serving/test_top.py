@@ -217,7 +217,16 @@ def test_the_draft_length_is_told_with_what_bounds_it(changes: dict[str, Any], s
     assert line == f"draft length  {shown}"
 
 
-def test_what_has_become_worse_is_shown() -> None:
+@pytest.mark.parametrize("steers", [True, False])
+def test_a_length_that_nobody_measured_waits_for_tune(steers: bool) -> None:
+    waiting = STATUS.model_copy(update={"awaits_tuning": True})
+    view = make_view(status=waiting, steering=make_state(steers=steers))
+    shown = "\n".join(render_top(view, Terminal(width=120)))
+    asks = "fixed, waiting to be measured: slipstream tune Qwen/Qwen3-8B" in shown
+    assert asks is not steers
+
+
+def test_what_has_become_worse_or_is_not_as_planned_is_shown() -> None:
     drift = Drift(
         family="first position",
         where="code",
@@ -227,10 +236,11 @@ def test_what_has_become_worse_is_shown() -> None:
         times=1,
         at=AT.timestamp(),
     )
-    view = make_view(status=STATUS.model_copy(update={"drifts": (drift,)}))
-    shown = render_top(view, Terminal(width=200))
-    assert [line for line in shown if line.startswith("drift")] == [
-        f"drift         {drift.describe()}"
+    changes = {"drifts": (drift,), "run_notes": ("slipstream steering: not applied: why",)}
+    shown = render_top(make_view(status=STATUS.model_copy(update=changes)), Terminal(width=200))
+    assert [line for line in shown if line.startswith(("drift", "note"))] == [
+        f"drift         {drift.describe()}",
+        "note          slipstream steering: not applied: why",
     ]
 
 
