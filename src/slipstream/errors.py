@@ -7,6 +7,7 @@ SlipstreamError                 exit code
 │   └── GatedModelError         1   ask the hub for access
 ├── UnsupportedHostError        1   use another machine
 ├── UnreachableError            1   see to a machine, or the way to it
+│   └── SlowError               1   it answers, and does not finish in time
 └── EngineError                 3   the engine did not get ready, or died
 
 A verb whose measured figure is worse than the one asked for returns 4 without an error.
@@ -69,7 +70,17 @@ class UnreachableError(SlipstreamError):
     """Another machine does not answer, or not as it should."""
 
 
+class SlowError(UnreachableError):
+    """Another machine can be reached, and what it was asked for does not end in time."""
+
+
 class EngineError(SlipstreamError):
     """The engine did not get ready, or died."""
 
     exit_code = ExitCode.ENGINE
+
+
+def explain(fault: Exception) -> str:
+    """Return what a fault says; of one that nobody expected, its kind too."""
+    known = isinstance(fault, SlipstreamError | OSError)
+    return str(fault) if known else f"{type(fault).__name__}: {fault}"

@@ -12,6 +12,12 @@ def slipstream_cache(environment: Mapping[str, str]) -> Path:
     return _cache_home(environment) / "slipstream"
 
 
+def compile_cache(environment: Mapping[str, str]) -> Path:
+    """Return where torch keeps what it compiles and runs: by itself, a folder in /tmp."""
+    named = environment.get("TORCHINDUCTOR_CACHE_DIR")
+    return Path(named).expanduser() if named else slipstream_cache(environment) / "torchinductor"
+
+
 def config_folder(environment: Mapping[str, str]) -> Path:
     if named := environment.get("XDG_CONFIG_HOME"):
         return Path(named).expanduser() / "slipstream"

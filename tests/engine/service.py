@@ -35,18 +35,21 @@ class Service:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def command(self, *words: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
+    @property
+    def variables(self) -> dict[str, str]:
+        """Return what a command's environment has beside this process's."""
+        folders = {"XDG_STATE_HOME": self.home / "state", "XDG_CONFIG_HOME": self.home / "config"}
+        named = {name: str(folder) for name, folder in folders.items()}
+        return {"HF_HUB_OFFLINE": "1", **named, **self.environment}
+
+    def command(
+        self, *words: str, check: bool = True, typed: str | None = None
+    ) -> "subprocess.CompletedProcess[str]":
         """Run a verb to its end."""
-        environment = {
-            **os.environ,
-            "HF_HUB_OFFLINE": "1",
-            "XDG_STATE_HOME": str(self.home / "state"),
-            "XDG_CONFIG_HOME": str(self.home / "config"),
-            **self.environment,
-        }
         done = subprocess.run(
             [sys.executable, "-m", "slipstream", *words],
-            env=environment,
+            env={**os.environ, **self.variables},
+            input=typed,
             capture_output=True,
             text=True,
             timeout=600,

@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from slipstream.planning.settings import Choice
+from slipstream.serving.plugin_settings import list_parts
 from slipstream.serving.weights.obtaining import obtain
 from tests.engine.service import (
     OTHER_NAME,
@@ -61,7 +62,9 @@ def test_a_cold_start_tells_every_phase_and_ends_in_a_proof(service: Service) ->
     began = time.monotonic()
     events = read_lines(service.serve().stdout)
     seconds = time.monotonic() - began
-    assert list(dict.fromkeys(event["phase"] for event in events if event["phase"])) == PHASES
+    # That it listens is told if its log says so before its port answers.
+    told = [event["phase"] for event in events if event["phase"] not in (None, "", "listening")]
+    assert list(dict.fromkeys(told)) == PHASES
     states = list(dict.fromkeys(event["state"] for event in events))
     assert states == ["downloading", "starting", "warming", "ready"]
     figures = events[-1]["figures"]
@@ -75,6 +78,12 @@ def test_a_cold_start_tells_every_phase_and_ends_in_a_proof(service: Service) ->
     models = httpx.get(f"{service.url}/v1/models").json()["data"]
     assert [model["id"] for model in models] == [service.target.name, OTHER_NAME]
     assert run.phase_seconds.keys() == set(PHASES)
+    # Every part of ours that is planned has reported from inside the engine.
+    assert (len(list_parts(run.plan)), run.notes) == (6, {})
+    # The engine takes every kind of request that it is warmed up with.
+    messages = " ".join(event["message"] for event in events)
+    assert "a log probability answer took" in messages
+    assert "answers fail" not in messages
     sys.stdout.write(f"\nready in {seconds:.1f} s; {events[-1]['message']}; {run.phase_seconds}")
     assert b"Bearer" not in folder.record.read_bytes()
 

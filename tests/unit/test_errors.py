@@ -24,6 +24,7 @@ def test_exit_codes_are_those_the_house_promises() -> None:
         "GatedModelError": 1,
         "UnsupportedHostError": 1,
         "UnreachableError": 1,
+        "SlowError": 1,
         "EngineError": 3,
     }
     assert (ExitCode.DONE, ExitCode.GATE_MISSED) == (0, 4)

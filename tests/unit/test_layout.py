@@ -29,6 +29,7 @@ ORDER = (
     "clients",
     "tuning",
     "training",
+    "learning",
     "demo",
     "fleet",
     "deployment",
@@ -38,7 +39,10 @@ ORDER = (
 )
 PLUGIN = "vllm_plugin"
 # Beside the ground and `steering`, what the plugin reads of ours: records, and nothing heavy.
-READ_BY_PLUGIN = ("serving.messages", "serving.access.gate_file", "serving.access.keys")
+READ_BY_PLUGIN = (
+    *("serving.messages", "serving.access.gate_file", "serving.access.keys"),
+    "learning.kept_text",
+)
 # What a command may load, and vLLM's processes may not.
 HEAVY = ("httpx", "huggingface_hub", "numpy", "scipy", "torch", "safetensors", "yaml")
 
@@ -139,7 +143,8 @@ def test_the_plugin_loads_these_records_of_ours_and_nothing_heavy() -> None:
         if name.startswith("slipstream.") and not name.startswith(f"slipstream.{PLUGIN}")
     }
     assert ours == {
-        *("errors", "records", "serving", "serving.access", *READ_BY_PLUGIN, "atomic_files"),
+        *("errors", "records", "serving", "serving.access", "learning", *READ_BY_PLUGIN),
+        "atomic_files",
         *("steering", "steering.drafts", "steering.flight", "steering.ledger", "steering.state"),
     }
     # The core's scheduler has loaded it before.

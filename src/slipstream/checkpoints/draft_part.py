@@ -1,4 +1,4 @@
-"""A drafter's own settings, in either of the two layouts that vLLM 0.32 loads.
+"""A drafter's own settings, in either of the two layouts that vLLM loads.
 
 The native layout (z-lab, SpecForge) counts the outputs of target layers; the `speculators`
 layout counts hidden states, of which the first is the embedding, so its ids are one higher.
@@ -12,6 +12,9 @@ from slipstream.checkpoints.checkpoint import DraftPart, Family
 # Parts of a class's name, the first that is found.
 _BY_CLASS: dict[str, Family] = {
     "DFlash2DraftModel": "dflash2",
+    "DFlash2BeamDraftModel": "dflash2",
+    # DFlash with a refiner on top.
+    "XPress": "dflash",
     "DFlashDraftModel": "dflash",
     "DFlashLagunaForCausalLM": "dflash",
     "MuseGlimmerAssistantModel": "dflash",

@@ -43,6 +43,7 @@ MOST_LISTED = 100  # of each question
 _MOST_SEARCHED = 3  # a target and what it was made from
 # The hub's client waits forever for an answer.
 LONGEST_WAIT_S = 20.0
+CONNECT_WAIT_S = 5.0
 # Stored in a way that vLLM does not load as a drafter.
 _FOREIGN = frozenset(("gguf", "mlx", "onnx", "openvino", "coreml"))
 _BASE_TAG = "base_model:"
@@ -228,13 +229,16 @@ def search_drafters(names: tuple[str, ...]) -> tuple[HubDrafter, ...]:
 
 def _list_models(names: list[str]) -> Iterator[Any]:
     """Yield what names a model as its base, and what carries a drafter's tag and its name."""
-    from huggingface_hub import HfApi
+    from huggingface_hub import HfApi, constants, get_session
 
     stem = names[-1].rpartition("/")[2] if names else ""
     questions: list[dict[str, Any]] = [
         *({"filter": f"{_BASE_TAG}{name}", "sort": "downloads"} for name in names),
         *({"filter": tag, "search": stem} for tag in TAGS if names),
     ]
+    with asking_hub(stem):
+        # A listing is asked for six times, with a line on stderr each, if the hub is out of reach.
+        get_session().head(constants.ENDPOINT, timeout=CONNECT_WAIT_S)
     for question in questions:
         with asking_hub(stem):
             yield from HfApi().list_models(

@@ -80,7 +80,7 @@ def pair(
         faults += find_short_context(target, drafter, context)
     elif draft is None:
         kind = drafter.architecture or "model"
-        hint = f"slipstream models {target.name}, or --method draft_model for a smaller model"
+        hint = f"--method draft_model for a smaller model, or slipstream models {target.name}"
         faults.append(refuse("not-a-drafter", f"{drafter.name} is a {kind}, not a drafter", hint))
     else:
         length = draft_length if draft_length is not None else draft.longest_draft

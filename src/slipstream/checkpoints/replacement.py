@@ -22,7 +22,7 @@ _OWN_KEYS = ("attention_sink_bias", "attention_value_scale", "use_aux_hidden_sta
 
 def find_replacement_faults(loaded: str, drafter: str) -> Iterator[Fault]:
     files, others = open_files(loaded), open_files(drafter)
-    hint = f"slipstream stop RUN, then slipstream serve TARGET --drafter {drafter}"
+    hint = f"stop the run, then slipstream serve TARGET --drafter {drafter}"
     if files.read(MASK_EMBEDDING) is not None or others.read(MASK_EMBEDDING) is not None:
         message = f"{MASK_EMBEDDING} is read when an engine starts, and only then"
         yield refuse("swap-mask", message, hint)

@@ -4,10 +4,10 @@ A verb's module is imported only when that verb is run, so `--help` stays fast.
 """
 
 import argparse
-import difflib
 import shlex
+import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -15,7 +15,8 @@ from textwrap import indent
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from slipstream import __version__
-from slipstream.cli.screen import Screen
+from slipstream.cli.screen import Screen, wrap
+from slipstream.cli.words import FOREIGN_VERBS, parse_words, unknown_verb
 from slipstream.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -33,13 +34,15 @@ VERB_GROUPS = {
         "status": "list runs, or show the state of one, or its requests by kind, key or context",
         "top": "watch a run: throughput, batch, draft length, acceptance, queue, memory",
         "logs": "show the engine log, the events or the requests of a run",
+        "learn": "train the drafter of a run on its own traffic, keep what is better",
         "swap": "replace the drafter of a run, or bound its draft length, without a restart",
+        "chat": "talk to a model that is served, with accepted draft tokens marked",
         "stop": "finish the open requests of a run and stop it",
         "connect": "configure an agent, a chat program or a client library for a server",
         "keys": "create, list, rotate and revoke API keys",
         "doctor": "check this machine, or find out why a run failed, and suggest a fix",
     },
-    "judge speed and text": {
+    "measure speed and text": {
         "bench": "measure the speed of a server by kind of prompt and concurrency",
         "compare": "measure whether speculation is faster here, with confidence intervals",
         "verify": "test that speculation does not change the text",
@@ -63,7 +66,7 @@ SHELL_VERBS = {
 GROUP_PACKAGES = {
     "look before you start": "slipstream.cli.planning",
     "run a server": "slipstream.cli.serving",
-    "judge speed and text": "slipstream.cli.measuring",
+    "measure speed and text": "slipstream.cli.measuring",
 }
 # Verbs of two words; the module of `fleet plan` is `slipstream.cli.fleet.plan`.
 FLEET_VERBS = {
@@ -82,15 +85,6 @@ FLEET_VERBS = {
 }
 # What the verbs above run on the machines; not for people.
 FAR_VERBS = {"far": "carry out a request of a fleet's control machine, as JSON"}
-# Verbs of an earlier version, and what to type now; each is kept for one version.
-REPLACED_VERBS: dict[str, str] = {
-    "inspect": "models TARGET [--drafter DRAFTER]",
-    "recipes": "models [--host NAME], or models --recipe RECIPE",
-    "drafters": "models TARGET",
-    "ledger": "status RUN --by kind",
-    "contribute": "compare TARGET --rounds 1 --recipe FILE",
-    "fleet endpoints": "fleet status --json, which has the groups and their addresses",
-}
 VERBS = {
     name: text for group in (*VERB_GROUPS.values(), SHELL_VERBS) for name, text in group.items()
 }
@@ -99,7 +93,8 @@ PEOPLES_VERBS = ONE_WORD_VERBS | {f"fleet {name}": text for name, text in FLEET_
 _HELP_FORMATTER = partial(argparse.RawDescriptionHelpFormatter, max_help_position=28)
 ENGINE_ARGUMENTS = "[-- ENGINE ARGUMENTS]"
 _ENGINE_ARGUMENTS_NOTE = (
-    "ENGINE ARGUMENTS are vLLM's own (`-- --max-num-seqs 16`); they win over every other setting."
+    "ENGINE ARGUMENTS are vLLM's own, such as --max-num-seqs 16, and win over every other setting. "
+    "-- is needed before one whose name is an option here, too."
 )
 
 
@@ -115,6 +110,10 @@ class Verb(Protocol):
 
 class Parser(argparse.ArgumentParser):
     """An argument parser that raises `UsageError` instead of printing and exiting."""
+
+    def format_help(self) -> str:
+        """Return argparse's help with its description and examples wrapped, too."""
+        return wrap(super().format_help(), shutil.get_terminal_size().columns)
 
     def error(self, message: str) -> NoReturn:
         """Raise argparse's error message as a `UsageError`."""
@@ -149,25 +148,25 @@ def parse_arguments(
         options = root.parse_args(arguments)
         return None, options, root.format_help()
     name, rest = arguments[0], arguments[1:]
-    for old in (name, " ".join(arguments[:2])):
-        if old in REPLACED_VERBS:
-            raise UsageError(
-                f"`slipstream {old}` was replaced", hint=f"slipstream {REPLACED_VERBS[old]}"
-            )
-    if name not in VERBS:
-        raise _unknown_verb(name, VERBS)
+    if name == "help":
+        return parse_arguments([*rest, "--help"], environment)
+    if name not in VERBS or " ".join(arguments[:2]) in FOREIGN_VERBS:
+        raise unknown_verb(arguments, VERBS)
     if name == "fleet":
         fleet = make_fleet_parser()
         if not rest or rest[0].startswith("-"):
             return None, fleet.parse_args(rest), fleet.format_help()
         name, rest = f"fleet {rest[0]}", rest[1:]
         if name.split()[1] not in {**FLEET_VERBS, **FAR_VERBS}:
-            raise _unknown_verb(name, [f"fleet {one}" for one in FLEET_VERBS])
+            raise unknown_verb([name, *rest], [f"fleet {one}" for one in FLEET_VERBS])
     verb = load_verb(name)
     own, raw = _split(rest)
-    options = _parse_verb(name, verb, own, raw, environment or {})
-    options.raw = raw
-    return verb, options, ""
+    if raw and name.startswith("fleet "):
+        raise UsageError(
+            f"`slipstream {name}` takes nothing after --: {shlex.join(raw)}",
+            hint="arguments of the engine are `engine` under [wishes] in the fleet's file",
+        )
+    return verb, _parse_verb(name, verb, own, raw, environment or {}), ""
 
 
 def load_verb(name: str) -> Verb:
@@ -196,7 +195,7 @@ def _parse_verb(
         return parser.parse_args(words)
     table = read_config(environment, ONE_WORD_VERBS).get(name, {})
     configured = apply_defaults(name, parser, table)
-    options = _parse_words(parser, words, raw)
+    options = parse_words(parser, words, raw, for_engine=_takes_engine_arguments(parser))
     target = getattr(options, "target", None)
     if target and configured and find_local(target).is_file():
         from slipstream.cli.planning.plan import list_plan_options
@@ -204,44 +203,12 @@ def _parse_verb(
         # A saved plan is taken as it is: defaults for making plans do not apply to it.
         parser = make_verb_parser(name, verb)
         apply_defaults(name, parser, table, without=list_plan_options().keys())
-        options = parser.parse_args(words)
+        options = parse_words(parser, words, raw, for_engine=_takes_engine_arguments(parser))
     return options
 
 
-def _parse_words(parser: Parser, words: Sequence[str], raw: Sequence[str]) -> argparse.Namespace:
-    """Parse a verb's words; arguments of the engine among them get the command that takes them."""
-    options, unknown = parser.parse_known_args(words)
-    if not unknown:
-        return options
-    own, engine = _take_engine_words(parser, words)
-    if not engine or ENGINE_ARGUMENTS not in (parser.usage or ""):
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-    flag = engine[0].partition("=")[0]
-    if flag == "--host" and "--bind" in parser._option_string_actions:
-        raise UsageError("--host is vLLM's; the address to listen on is --bind", hint="--bind HOST")
-    raise UsageError(
-        f"{flag} is vLLM's: its arguments come after --",
-        hint=shlex.join([*parser.prog.split(), *own, "--", *engine, *raw]),
-    )
-
-
-def _take_engine_words(parser: Parser, words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split off the engine's arguments that are none of the verb's, each with its values."""
-    from slipstream.engines.arguments import read_table
-
-    rows = {flag: row for row in read_table().values() for flag in row["flags"]}
-    rows |= {row["negation"]: row for row in rows.values() if "negation" in row}
-    own, engine, left = list[str](), list[str](), list(words)
-    while left:
-        word = left.pop(0)
-        name, equals, _ = word.partition("=")
-        row = None if name in parser._option_string_actions else rows.get(name.replace("_", "-"))
-        (own if row is None else engine).append(word)
-        takes = row is not None and row["kind"] != "switch" and not equals
-        while row and takes and left and not left[0].startswith("-"):
-            engine.append(left.pop(0))
-            takes = row.get("values") == "many"
-    return own, engine
+def _takes_engine_arguments(parser: argparse.ArgumentParser) -> bool:
+    return ENGINE_ARGUMENTS in (parser.usage or "")
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -299,7 +266,7 @@ def make_verb_parser(name: str, verb: Verb) -> Parser:
         add_help=False,
     )
     add_verb_arguments(parser, verb)
-    notes = [_ENGINE_ARGUMENTS_NOTE] if ENGINE_ARGUMENTS in (parser.usage or "") else []
+    notes = [_ENGINE_ARGUMENTS_NOTE] if _takes_engine_arguments(parser) else []
     if examples := getattr(verb, "EXAMPLES", ""):
         notes.append("examples:\n" + indent(examples, "  ").rstrip())
     parser.epilog = "\n\n".join(notes) or None
@@ -324,13 +291,6 @@ def _add_help(parser: argparse._ActionsContainer) -> None:
 def _find_summary(name: str) -> str:
     first, _, second = name.partition(" ")
     return (FLEET_VERBS | FAR_VERBS)[second] if second else VERBS[first]
-
-
-def _unknown_verb(name: str, known: Iterable[str]) -> UsageError:
-    close = difflib.get_close_matches(name, known, n=1)
-    return UsageError(
-        f"unknown verb '{name}'", hint=f"slipstream {close[0]}" if close else "slipstream --help"
-    )
 
 
 def _sentence(summary: str) -> str:

@@ -52,9 +52,8 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     if (options.shell is None) == (options.list is None):
         raise UsageError("name a shell or a list", hint="slipstream completion bash")
     lines = _list_names(options.list) if options.list else make_script(options.shell).splitlines()
-    screen.show_data(
-        text="\n".join(lines), document=json.dumps({"schema_version": 1, "lines": lines})
-    )
+    document = json.dumps({"schema_version": 1, "lines": lines})
+    screen.show_data(text="\n".join(lines), document=document, as_is=True)
     return ExitCode.DONE
 
 

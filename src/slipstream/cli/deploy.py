@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from slipstream.atomic_files import write_atomically
 from slipstream.cli.options import OptionAdder, add_host, natural_number
 from slipstream.cli.planning.plan import add_plan_options, find_host, make_plan, plan_for
-from slipstream.cli.planning.saved_plans import read_plan, read_saved_plan
+from slipstream.cli.planning.saved_plans import add_allow, read_plan, read_saved_plan, require_named
 from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights
 from slipstream.deployment.deployment import Deployment, DeploymentList, DeploymentWishes
@@ -52,6 +52,7 @@ def add_arguments(add: OptionAdder) -> None:
         "manifests (- is stdin)",
     )
     add_plan_options(add)
+    add_allow(add)
     add = add.group("kubernetes: files")
     add("--out PATH", "file to write, for fleet.toml a folder (default: stdout)", Path)
     add("--name NAME", "release name (default: from the model)")
@@ -98,14 +99,17 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     if find_local(options.target).suffix == ".toml":
         return _write_fleet(options, host, screen)
     # A saved plan is for the machines of the cluster: they compare it with themselves.
-    saved = find_local(options.target).is_file()
-    plan = read_saved_plan(options) if saved else make_plan(options, host)
+    if find_local(options.target).is_file():
+        plan = read_saved_plan(options)
+        require_named(find_local(options.target), [plan], options.allow, host)
+    else:
+        plan = make_plan(options, host)
     deployment = make_deployment(plan, _read_options(options, plan))
     text = _render(deployment, options, screen)
     if options.out is not None:
         _save(options.out, text)
     shown = text.rstrip("\n") if options.out is None else str(options.out)
-    screen.show_data(text=shown, document=deployment.to_json())
+    screen.show_data(text=shown, document=deployment.to_json(), as_is=True)
     return ExitCode.DONE
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from slipstream.cli.arguments import parse_arguments
+from slipstream.cli.quick_help import StandIns, asks_for_help
 from slipstream.cli.screen import open_screen
 from slipstream.errors import ExitCode, SlipstreamError
 
@@ -22,6 +23,8 @@ def run_and_exit() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup leaves it
             signal.signal(number, _leave)
+    if asks_for_help(sys.argv[1:]):
+        sys.meta_path.insert(0, StandIns())
     sys.exit(run(sys.argv[1:], os.environ))
 
 

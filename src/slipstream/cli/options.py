@@ -2,7 +2,8 @@
 
 import argparse
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +38,10 @@ class OptionAdder:
         text: str,
         kind: Callable[[str], object] | None = None,
         default: object = None,
+        aliases: Mapping[str, str] | None = None,
         **more: Any,
     ) -> None:
-        """Add an argument; further keywords are those of argparse."""
+        """Add an argument; aliases are other names of choices, further keywords argparse's."""
         optional = words.startswith("[")
         parts = (words[1:-1] if optional else words).split()
         if parts[-1] == "...":
@@ -49,6 +51,8 @@ class OptionAdder:
             more["nargs"] = "?"
         flags = [part for part in parts if part.startswith("-")]
         metavar = None if len(flags) == len(parts) else parts[-1]
+        if aliases:
+            kind = partial(_rename, aliases)
         if metavar or "choices" in more:
             more |= {"metavar": metavar, "type": kind or KINDS.get(metavar)}
             more |= {} if default is None else {"default": default}
@@ -59,6 +63,10 @@ class OptionAdder:
             text += f" (default {usual})"
         names = flags or [more.pop("dest", parts[0].lower())]
         self._group.add_argument(*names, help=text, **more)
+
+
+def _rename(aliases: Mapping[str, str], text: str) -> str:
+    return aliases.get(text, text)
 
 
 def add_host(add: OptionAdder, what: str) -> None:

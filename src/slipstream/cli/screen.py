@@ -6,23 +6,29 @@ it, so that a terminal is not silent for more than two seconds whatever is done.
 
 import json
 import os
+import re
 import shutil
 import sys
+import textwrap
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TextIO
 
-from slipstream.errors import SlipstreamError
+from slipstream.errors import InvalidInputError, SlipstreamError
 from slipstream.units import show_time
 
 _RED, _YELLOW, _CYAN, _PLAIN = "\033[1;31m", "\033[1;33m", "\033[36m", "\033[0m"
 SILENT_SECONDS = 1.0
 REDRAW_SECONDS = 0.2
 BAR_WIDTH = 24
+_GAP = re.compile(r"(?<=\S) {2,}(?=\S)")
+_LEAST_COLUMN = 24
+_LABEL = re.compile(r"-|[\w() -]{,24}: ")
+_COMMAND = re.compile(r"(?:(?:hint|next): )?(?:slipstream|python|pip|curl|export|sudo|ssh) \S")
 _SPINNER = "|/-\\"
 
 
@@ -130,16 +136,51 @@ class Screen:
     colour: bool = False
     status: StatusLine | None = None
 
-    def show_data(self, *, text: str, document: str) -> None:
-        """Print a result: the text for people, or the JSON document under `--json`."""
+    def show_data(self, *, text: str, document: str, as_is: bool = False) -> None:
+        """Print a result: the text for people, or the JSON document under `--json`.
+
+        On a terminal long lines are wrapped, but for what a program or a shell reads.
+        """
         self._clear()
+        if not (self.json or as_is) and self.output.isatty():
+            text = wrap(text, shutil.get_terminal_size().columns)
         self.output.write((document if self.json else text) + "\n")
         self.output.flush()
+
+    def write(self, text: str) -> None:
+        """Print a part of a result as it comes; what the terminal has no letter for is a `?`."""
+        encoding = self.output.encoding or "utf-8"
+        self.output.write(text.encode(encoding, "replace").decode(encoding))
+        self.output.flush()
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether the input is what somebody types."""
+        return sys.stdin.isatty()
+
+    def ask(self, prompt: str) -> str:
+        """Read a line of the input, typed after a prompt or piped; raises EOFError at its end."""
+        if self.is_typed and self.output.isatty():
+            with suppress(ImportError):
+                import readline  # noqa: F401 with it the line can be edited
+            return input(prompt)
+        if self.is_typed:
+            self.messages.write(prompt)
+            self.messages.flush()
+        try:
+            line = sys.stdin.readline()
+        except UnicodeDecodeError as fault:
+            raise InvalidInputError(
+                f"the input is no text: {fault}", hint="iconv -t utf-8"
+            ) from None
+        if not line:
+            raise EOFError
+        return line.rstrip("\r\n")
 
     def show_progress(self, line: str) -> None:
         """Print a line of progress; not under `--json`."""
         if self.status is not None:
-            self.status.print(line)
+            self.status.print(wrap(line, shutil.get_terminal_size().columns))
         elif not self.json:
             self.messages.write(line + "\n")
             self.messages.flush()
@@ -201,13 +242,47 @@ class Screen:
 
     def _write_message(self, label: str, colour: str, error: SlipstreamError) -> None:
         self._clear()
-        lines = [f"{self._paint(label + ':', colour)} {error.message}"]
-        lines += [f"  - {detail}" for detail in error.details]
-        lines += ["", f"{self._paint('hint:', _CYAN)} {error.hint}"]
-        self.messages.write("\n".join(lines) + "\n")
+        # A command that meets no error does not pay for it. Servers are quoted in errors.
+        from slipstream.reporting.report import clean_text
+
+        details = (f"  - {clean_text(detail)}" for detail in error.details)
+        lines = [f"{label}: {clean_text(error.message)}", *details]
+        text = "\n".join([*lines, "", f"hint: {clean_text(error.hint)}"])
+        if self.messages.isatty():
+            text = wrap(text, shutil.get_terminal_size().columns)
+        text = text.replace(f"{label}:", self._paint(f"{label}:", colour), 1)
+        start, hint, end = text.rpartition("\nhint:")
+        self.messages.write(f"{start}\n{self._paint(hint.strip(), _CYAN)}{end}\n")
 
     def _paint(self, word: str, colour: str) -> str:
         return f"{colour}{word}{_PLAIN}" if self.colour else word
+
+
+def wrap(text: str, width: int) -> str:
+    """Break long lines at blanks; the rest of one stands below the column that it belongs to.
+
+    A command stays in one line, or it could not be pasted.
+    """
+    lines, continued = list[str](), False
+    for line in text.split("\n"):
+        columns = [gap.end() for gap in _GAP.finditer(line) if gap.end() <= width - _LEAST_COLUMN]
+        start = columns[-1] if columns else len(line) - len(line.lstrip())
+        is_command = continued or line.endswith("\\") or _COMMAND.match(line, start)
+        if len(line) <= width or is_command or "\033" in line:
+            lines.append(line)
+        else:
+            comment = line.startswith("# ", start)
+            labelled = not columns and _LABEL.match(line, start)
+            hang = line[:start] + "# " if comment else " " * (start + 2 * bool(labelled))
+            lines += textwrap.wrap(
+                line,
+                width,
+                subsequent_indent=hang,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+        continued = line.endswith("\\")
+    return "\n".join(lines)
 
 
 def describe(error: SlipstreamError) -> dict[str, object]:

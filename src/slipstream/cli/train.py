@@ -56,14 +56,14 @@ def _add_data_options(add: OptionAdder) -> None:
     add_thinking(add)
     add(
         "--held-out SHARE",
-        "share of the prompts kept out of training to judge the drafter by",
+        "share of the prompts kept out of training to evaluate the drafter",
         float,
         0.05,
         dest="held_out_share",
     )
     add(
         "--judged N",
-        "held-out prompts per kind to judge the drafter by",
+        "held-out prompts per kind to evaluate the drafter",
         default=24,
         dest="judged_a_kind",
     )

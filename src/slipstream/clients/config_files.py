@@ -75,7 +75,7 @@ def plan_change(wanted: ConfigFile) -> tuple[str | None, str, tuple[str, ...]]:
         why = getattr(fault, "strerror", None) or fault
         raise InvalidInputError(
             f"{path} is left as it is: {why}",
-            hint=f"ls -ld {path}, and put it right or add by hand what slipstream connect prints",
+            hint=f"ls -ld {path}; put it right, or add by hand what `connect` prints",
         ) from fault
 
 

@@ -16,12 +16,15 @@ from pydantic import Field, field_validator
 from slipstream.clients.apis import Api
 from slipstream.clients.config_files import ConfigFile, Written
 from slipstream.errors import InvalidInputError
-from slipstream.measuring.client.endpoint import KEY_VARIABLE
+from slipstream.measuring.client.endpoint import KEY_VARIABLE, Endpoint, read_served_model
 from slipstream.records import Record
 from slipstream.serving.access.addresses import Address
 from slipstream.serving.access.gate_file import GateRules
+from slipstream.serving.access.own_listener import OwnListener, Watch
 from slipstream.serving.access.tls import Certificate
 from slipstream.serving.run import Run
+from slipstream.serving.selection import find_server
+from slipstream.serving.supervision.engine_session import list_session
 
 NO_KEY = "none"
 PARSER_HINT = (
@@ -83,6 +86,16 @@ class ServedModel:
         """The longest answer to allow: a quarter of the context, the rest being the prompt's."""
         return None if self.context is None else max(1, min(32_000, self.context // 4))
 
+    def watch(self) -> Watch | None:
+        """Return a trace that lets a request go to the run's own engine only, if it is a run."""
+        if self.run is None:
+            return None
+        engine = self.run.engine
+        return OwnListener(
+            Address.of(self.run.plan),
+            lambda: [one.pid for one in list_session(engine)] if engine else [],
+        ).watch()
+
     def for_clients(self) -> "ServedModel":
         """Return the same server under a name that its certificate is for."""
         if self.certificate is None:
@@ -99,7 +112,7 @@ def describe_run(run: Run, key: ClientKey) -> ServedModel:
     if address.socket is not None:
         raise InvalidInputError(
             f"{run.id} listens at the Unix socket {address.socket}, which no client can be given",
-            hint="slipstream serve TARGET --port 8000, without -- --uds",
+            hint="without --uds: slipstream serve TARGET --port 8000",
         )
     return ServedModel(
         url=address.url,
@@ -109,6 +122,16 @@ def describe_run(run: Run, key: ClientKey) -> ServedModel:
         certificate=address.certificate,
         run=run,
     )
+
+
+def find_served(root: Path, name: str | None, key: ClientKey, *, hint: str) -> ServedModel:
+    """Return a live run by its id or address, the newest without, or the server at any address."""
+    url, run = find_server(root, name, hint=hint)
+    if run is not None:
+        return describe_run(run, key)
+    endpoint = Endpoint(url, key=key.secret)
+    model, context = read_served_model(endpoint)
+    return ServedModel(url=str(endpoint.base), names=(model,), context=context, key=key)
 
 
 class Check(Record):
@@ -258,7 +281,7 @@ def check_plan(client: Client, served: ServedModel) -> list[Check]:
     closed = [route for route in client.routes if route not in rules.routes]
     if run.terms.gated and closed:
         routes = ", ".join(f'"{route}"' for route in (*rules.routes, *closed))
-        hint = f"slipstream serve TARGET --gate FILE, with routes = [{routes}] in it"
+        hint = f"with routes = [{routes}] in FILE: slipstream serve TARGET --gate FILE"
         checks.append(Check(what="route", works=False, message=f"closed: {closed[0]}", hint=hint))
     needed = client.agent_context
     if needed and served.context and served.context < needed:

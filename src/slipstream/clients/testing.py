@@ -11,9 +11,6 @@ import httpx
 from slipstream.clients.apis import COUNT_PATH, Choose, Messages, Streamed
 from slipstream.clients.connection import PARSER_HINT, Check, Client, ServedModel
 from slipstream.measuring.client.endpoint import Endpoint, no_answer, open_client
-from slipstream.serving.access.addresses import Address
-from slipstream.serving.access.own_listener import OwnListener
-from slipstream.serving.supervision.engine_session import list_session
 
 ANSWER_TOKENS = 16
 # Left free beside a prompt that is as long as the context allows, for the chat template.
@@ -130,15 +127,8 @@ class Tester:
         return streamed
 
     def _make(self, body: Any) -> dict[str, Any]:
-        """Return a request that is sent to our own engine only, if there is one."""
-        run = self.served.run
-        engine = run.engine if run else None
-        if run is None or engine is None:
-            return {"json": body}
-        listener = OwnListener(
-            Address.of(run.plan), lambda: [one.pid for one in list_session(engine)]
-        )
-        return {"json": body, "extensions": {"trace": listener.watch()}}
+        watch = self.served.watch()
+        return {"json": body, "extensions": {"trace": watch} if watch else {}}
 
 
 def _judge_answer(what: str, streamed: Streamed) -> Check:

@@ -1,4 +1,4 @@
-"""What a container or a service may use: the limits of its cgroup and of those above it.
+"""What a container or a service may use, by its cgroup and those above it, and what it was denied.
 
 Version 2 has all controllers in one tree, version 1 a tree each. Inside a container the tree
 usually begins at its own cgroup.
@@ -15,6 +15,8 @@ from slipstream.hardware.surroundings import read_text
 _NO_LIMIT_BYTES = 1 << 60
 # Pages of files are given up when memory is needed; version 1 counts children under "total_".
 _RECLAIMABLE = re.compile(r"^(?:total_)?(?:active|inactive)_file (\d+)$", re.MULTILINE)
+
+_OOM_KILLS = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,15 @@ def read_cgroup(root: Path) -> CgroupLimits:
         memory_left_bytes=min((size for size in left if size is not None), default=None),
         cpus=min((quota for quota in quotas if quota is not None), default=None),
     )
+
+
+def count_oom_kills(root: Path) -> int:
+    """Count what the kernel killed in this cgroup because memory ran out, as far as it says."""
+    for controller, name in (("", "memory.events"), ("memory", "memory.oom_control")):
+        for folder in _list_folders(root, controller):
+            if found := _OOM_KILLS.search(read_text(folder / name) or ""):
+                return int(found[1])
+    return 0
 
 
 def _list_folders(root: Path, controller: str) -> Iterator[Path]:

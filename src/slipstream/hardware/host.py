@@ -18,6 +18,7 @@ Container = Literal["none", "docker", "podman", "kubernetes", "other"]
 MemoryKind = Literal["unified", "discrete"]
 Link = Literal["nvlink", "pcie"]
 # Without one of these, oneDNN converts every bfloat16 operand to float32 first.
+INT8_FEATURES = frozenset({"avx512_vnni", "avx_vnni"})
 BFLOAT16_FEATURES = frozenset({"amx_bf16", "avx512_bf16", "bf16", "svebf16"})
 # Kinds of machine, as recipes and plans name them, by a pattern in the accelerator's name.
 KINDS = {
@@ -110,6 +111,11 @@ class Processor(Record):
     def has_bfloat16(self) -> bool | None:
         """Return whether instructions multiply matrices of bfloat16; None if none are known."""
         return not BFLOAT16_FEATURES.isdisjoint(self.features) if self.features else None
+
+    @property
+    def favours_int8(self) -> bool:
+        """Return whether instructions multiply matrices of bytes, and none those of bfloat16."""
+        return self.has_bfloat16 is False and not INT8_FEATURES.isdisjoint(self.features)
 
 
 class Memory(Record):
@@ -217,7 +223,7 @@ def find_obstacle(host: Host) -> UnsupportedHostError | None:
     if host.platform != "linux":
         return UnsupportedHostError(
             f"{called} runs {host.platform}, and vLLM runs DFlash on Linux only",
-            hint="run slipstream on the Linux machine that will serve",
+            hint="run it on the Linux machine that will serve",
         )
     needed = _CPU_ARCHITECTURES.get(host.processor.architecture)
     if host.accelerators or (needed is not None and needed in host.processor.features):
@@ -227,5 +233,5 @@ def find_obstacle(host: Host) -> UnsupportedHostError | None:
         lack = f"{called} lacks {needed}, which vLLM's CPU build needs"
     return UnsupportedHostError(
         f"no accelerator was found, and {lack}",
-        hint="slipstream probe --verbose, on a machine with an accelerator",
+        hint="on a machine with an accelerator: slipstream probe --verbose",
     )

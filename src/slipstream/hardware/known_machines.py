@@ -17,6 +17,7 @@ from slipstream.user_folders import find_local
 
 TABLE = Path(__file__).parent / "machines.toml"
 GRAMMAR = "NAME, NAMExN for N accelerators, Nx-NAME for N linked machines"
+_ADDRESS = re.compile(r"localhost|\d+(?:\.\d+){3}|[\da-f]*:[\da-f:]*")
 _COUNTED = re.compile(r"(?:(?P<machines>[1-9]\d?)x-)?(?P<name>.+?)(?:x(?P<accelerators>[1-9]\d?))?")
 _TAKEN_AT = "2026-11-15T00:00:00Z"
 _NVIDIA_SOFTWARE = {
@@ -36,6 +37,11 @@ def load_host(name_or_file: str) -> Host:
     """Return a machine by its name, or from a file that `slipstream probe --json` wrote."""
     if (known := _find_machine(name_or_file)) is not None:
         return known
+    if _ADDRESS.fullmatch(name_or_file):
+        raise InvalidInputError(
+            f"--host names a machine to plan for, and {name_or_file} is an address to listen on",
+            hint=f"slipstream serve TARGET --bind {name_or_file}",
+        )
     path = find_local(name_or_file)
     if not path.exists():
         raise InvalidInputError(

@@ -101,6 +101,11 @@ def clean_lines(text: str) -> str:
     return "\n".join(map(clean, text.split("\n")))
 
 
+def clean_text(text: str) -> str:
+    """Replace what cannot be printed, but for tabs and the ends of lines."""
+    return "\t".join(map(clean_lines, text.split("\t")))
+
+
 def show(value: float | None, decimals: int = 1, unit: str = "") -> str:
     """Write a figure with so many decimals, and its unit if it has one."""
     return UNKNOWN if value is None else f"{value:.{decimals}f} {unit}".rstrip()

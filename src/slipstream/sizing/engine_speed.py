@@ -92,7 +92,7 @@ class EngineSpeed(Record):
             arm = "with" if draft_length else "without"
             raise InvalidInputError(
                 f"{self.source} does not say how fast an engine {arm} a drafter is",
-                hint="slipstream tune measures both",
+                hint="to measure both: slipstream tune TARGET",
             )
         return cost
 

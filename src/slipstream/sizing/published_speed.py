@@ -73,7 +73,7 @@ def fit_rates(points: Sequence[RatePoint], draft_length: int) -> RateFit:
     if len({point.concurrency for point in points}) < 2:
         raise InvalidInputError(
             "rates of one concurrency do not show the cost of a larger batch",
-            hint="slipstream models --json shows which recipes have several",
+            hint="to see which recipes have several: slipstream models --json",
         )
     if all(point.acceptance_length for point in points):
         return _fit_steps(points, draft_length)
@@ -105,7 +105,7 @@ def _fit_steps(points: Sequence[RatePoint], draft_length: int) -> RateFit:
         tokens[point.kind].append(length)
     fit = fit_steps(rows)
     if fit is None or not fit.cost.fixed:
-        raise InvalidInputError("the published rates lie on no line", hint="slipstream tune")
+        raise InvalidInputError("the published rates lie on no line", hint="slipstream tune TARGET")
     fixed = fit.cost.fixed
     by_kind = {kind: fixed / fmean(own) for kind, own in tokens.items()}
     return RateFit(draft_length, by_kind, fit.cost.by_token / fixed, fixed)
@@ -118,7 +118,7 @@ def take_recipe(recipe: Recipe) -> EngineSpeed:
     if not length or not points:
         raise InvalidInputError(
             f"the recipe {recipe.name} has no published rates of several concurrencies",
-            hint="slipstream models --json shows which have",
+            hint="to see which have: slipstream models --json",
         )
     fit = fit_rates(points, length)
     reading = _find_reading(recipe)
@@ -194,7 +194,7 @@ def _find_fixed(
         return 1 / alone[0], "tokens per step follow from the published plain rate"
     raise InvalidInputError(
         "neither acceptance lengths nor a plain rate nor the size of the weights is published",
-        hint="slipstream tune measures all of them",
+        hint="to measure all of them: slipstream tune TARGET",
     )
 
 

@@ -89,6 +89,8 @@ class SteeringState(_Reported):
     rank: NonNegativeInt = 0
     pid: int
     at: NonNegativeFloat
+    # What went wrong in our part of a step within the last minutes.
+    fault: str | None = None
     steers: bool
     draft_length: NonNegativeInt | None
     longest: NonNegativeInt | None

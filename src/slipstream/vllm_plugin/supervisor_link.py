@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from slipstream.errors import explain
 from slipstream.records import Record
 from slipstream.serving.messages import MOST_BYTES, decode, encode, short_path
 
@@ -45,8 +46,8 @@ class SupervisorLink:
         while True:
             try:
                 await self._listen()
-            except (OSError, ValueError) as fault:
-                self.report(f"no connection to the supervisor: {fault}")
+            except Exception as fault:  # noqa: BLE001 without it nobody hears of this process
+                self.report(f"no connection to the supervisor: {explain(fault)}")
             await asyncio.sleep(AGAIN_AFTER_SECONDS)
 
     def report(self, trouble: str) -> None:
@@ -72,4 +73,4 @@ class SupervisorLink:
         try:
             self._hear(decode(line, self._kinds))
         except Exception as fault:  # noqa: BLE001 what serves is not ended for a message
-            self.report(f"a message was dropped: {type(fault).__name__}: {fault}")
+            self.report(f"a message was dropped: {explain(fault)}")

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from slipstream.cli.arguments import parse_arguments
 from slipstream.cli.main import run
 from slipstream.deployment.deployment import Deployment
 from slipstream.deployment.pod_group import make_rank_plan
 from slipstream.planning import LaunchPlan
+from slipstream.planning.settings import Choice
 from tests.unit.deployment.plans import QWEN, find_plan
 
 Capture = pytest.CaptureFixture[str]
@@ -50,6 +52,23 @@ def test_a_saved_plan_is_deployed_as_it_is(tmp_path: Path, capsys: Capture) -> N
     written = ["deploy", "kubernetes", "plan.json", "--out", "new/values.yaml"]
     assert run(written, os.environ) == 0
     assert yaml.safe_load(Path("new/values.yaml").read_text())["autoscaling"]["drafted"] is False
+
+
+@needs_helm
+def test_what_a_plan_may_run_is_named_here_and_in_the_pod(capsys: Capture) -> None:
+    plan = find_plan("gpu").change_variables(
+        {"VLLM_PLUGINS": Choice("theirs", "user", "asked for")}
+    )
+    Path("plan.json").write_text(plan.to_json())
+    words = ["deploy", "kubernetes", "plan.json", "--raw"]
+    assert run(words, os.environ) == 1
+    assert "--allow VLLM_PLUGINS" in capsys.readouterr().err
+    assert run([*words, "--allow", "VLLM_PLUGINS"], os.environ) == 0
+    objects = yaml.safe_load_all(capsys.readouterr().out)
+    (workload,) = (one for one in objects if one["kind"] in ("Deployment", "StatefulSet"))
+    (engine,) = workload["spec"]["template"]["spec"]["containers"]
+    assert engine["args"][-2:] == ["--allow", "VLLM_PLUGINS"]
+    assert parse_arguments(engine["args"])[1].allow == ["VLLM_PLUGINS"]
 
 
 @needs_helm

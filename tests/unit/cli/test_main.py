@@ -8,9 +8,10 @@ import sys
 import pytest
 
 from slipstream import __version__
-from slipstream.cli.arguments import REPLACED_VERBS
+from slipstream.cli.arguments import parse_arguments
 from slipstream.cli.main import run
 from slipstream.cli.planning import probe
+from slipstream.cli.words import FOREIGN_VERBS
 from tests.snapshots import read_snapshot
 
 Capture = pytest.CaptureFixture[str]
@@ -166,7 +167,58 @@ def test_a_hangup_that_is_ignored_stays_ignored() -> None:
     assert end_with(signal.SIGHUP, before=ignored, line="go on\n") == (6, "unwound\n", "")
 
 
-@pytest.mark.parametrize("verb", REPLACED_VERBS)
-def test_a_replaced_verb_says_what_to_type_now(verb: str, capsys: Capture) -> None:
-    assert run([*verb.split(), "Qwen/Qwen3-8B"], {}) == 2
-    assert f"hint: slipstream {REPLACED_VERBS[verb]}" in capsys.readouterr().err
+@pytest.mark.parametrize("verb", FOREIGN_VERBS)
+def test_a_verb_of_another_program_gets_the_command_that_does_it_here(
+    verb: str, capsys: Capture
+) -> None:
+    rest = [] if verb.startswith("fleet") else ["Qwen/Qwen3-8B"]
+    assert run([*verb.split(), *rest], {}) == 2
+    hint = capsys.readouterr().err.split("hint: ")[1].strip()
+    assert hint == " ".join(["slipstream", FOREIGN_VERBS[verb], *rest])
+    parse_arguments(hint.split()[1:])
+
+
+def test_help_of_a_verb_is_found_from_either_side(capsys: Capture) -> None:
+    for words in (["help", "probe"], ["probe", "--help"], ["help", "fleet", "up"], ["help"]):
+        with pytest.raises(SystemExit):
+            run(words, {})
+    shown = capsys.readouterr().out.split("usage: slipstream ")
+    assert shown[1] == shown[2]
+    assert shown[3].startswith("fleet up ")
+    assert shown[4].startswith("[--help]")
+
+
+@pytest.mark.parametrize(
+    ("words", "raw"),
+    [
+        ("serve M --max-model-len 8192", ["--max-model-len", "8192"]),
+        ("plan --max_num_seqs=4 M --host h100", ["--max_num_seqs=4"]),
+        ("serve M --enforce-eager --port 8001 --seed -1", ["--enforce-eager", "--seed", "-1"]),
+        ("serve -tp 2 M -- --seed 1", ["-tp", "2", "--seed", "1"]),
+        ("tune M --speculative-config.method mtp", ["--speculative-config.method", "mtp"]),
+        ("plan M --served-model-name a b --k 3", ["--served-model-name", "a", "b"]),
+    ],
+)
+def test_arguments_of_vllm_are_taken_where_people_type_them(words: str, raw: list[str]) -> None:
+    _, options, _ = parse_arguments(words.split())
+    assert options.raw == raw
+    assert options.target == "M"
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        ("serve M --host 0.0.0.0 --port 80", "is --bind", "serve M --port 80 --bind 0.0.0.0"),
+        ("plan M --host 0.0.0.0", "names a machine", "serve TARGET --bind 0.0.0.0"),
+        ("status --max-model-len", "unrecognized arguments: --max-model-len", "status --help"),
+        ("plan M --max-model-length 4", "did you mean --max-model-len?", "plan --help"),
+        ("plan M --contxt 4", "did you mean --context?", "plan --help"),
+    ],
+)
+def test_what_is_not_taken_gets_the_nearest_that_is(
+    words: str, message: str, hint: str, capsys: Capture
+) -> None:
+    assert run(words.split(), {}) in (1, 2)
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.endswith(f"hint: slipstream {hint}\n")

@@ -32,6 +32,18 @@ def test_every_verb_and_exit_code_has_its_place(pages: tuple[str, str]) -> None:
     assert all(f"\n.B {int(code)}\n" in manual for code in ExitCode)
 
 
+@pytest.mark.parametrize(
+    ("page", "cell"), [("patches.md", "drops the last block"), ("steering.md", "fixed at 15")]
+)
+def test_a_table_of_a_page_is_the_one_that_is_made(page: str, cell: str, tmp_path: Path) -> None:
+    kept = SCRIPT.parents[1] / "docs" / page
+    made = tmp_path / kept.name
+    assert cell in kept.read_text()
+    made.write_text(kept.read_text().replace(cell, "old"))
+    subprocess.run([sys.executable, str(SCRIPT), str(made)], check=True)
+    assert made.read_text() == kept.read_text(), f"scripts/make-pages docs/{page}"
+
+
 @pytest.mark.skipif(shutil.which("groff") is None, reason="groff is not installed")
 def test_roff_formats_the_page_without_a_warning(pages: tuple[str, str]) -> None:
     done = subprocess.run(

@@ -28,6 +28,9 @@ class Handler(BaseHTTPRequestHandler):
             return
         asked = str(body.get("input") or body["messages"][0]["content"])
         tokens = len(asked.split()) + 5
+        if events := self.wrong.get("events"):
+            self._answer(200, "".join(f"data: {json.dumps(event)}\n\n" for event in events))
+            return
         if self.path.endswith("/count_tokens"):
             self._answer(200, json.dumps({"input_tokens": self.wrong.get("counted", tokens)}))
             return
@@ -56,6 +59,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _answer(self, status: int, content: str) -> None:
         self.send_response(status)
+        self.send_header("x-request-id", "stand-in")
         self.send_header("content-length", str(len(content.encode())))
         self.end_headers()
         self.wfile.write(content.encode())

@@ -4,7 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.hardware.cgroup import CgroupLimits, parse_limit, parse_quota, read_cgroup
+from slipstream.hardware.cgroup import (
+    CgroupLimits,
+    count_oom_kills,
+    parse_limit,
+    parse_quota,
+    read_cgroup,
+)
 
 GIB = 1 << 30
 STAT = f"anon 5\nfile {3 * GIB}\ninactive_file {GIB}\nactive_file {GIB}\nshmem {GIB}\n"
@@ -64,6 +70,36 @@ def test_the_tightest_limits_are_read(
 ) -> None:
     found = read_cgroup(lay_out(tmp_path, files, membership))
     assert found == (limits or CgroupLimits(None, None, None))
+
+
+EVENTS = "low 0\nhigh 0\nmax 9\noom 4\noom_kill 3\noom_group_kill 0\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "membership", "kills"),
+    [
+        ({}, "0::/\n", 0),
+        (under("", {"memory.events": EVENTS}), "0::/\n", 3),
+        # Of its own cgroup, and not of what lies beside it.
+        (
+            {
+                **under("a.slice/", {"memory.events": EVENTS}),
+                **under("a.slice/b.service/", {"memory.events": "oom_kill 1\n"}),
+            },
+            "0::/a.slice/b.service\n",
+            1,
+        ),
+        (
+            under("memory/a/", {"memory.oom_control": "oom_kill_disable 0\noom_kill 2\n"}),
+            "4:memory:/a\n0::/\n",
+            2,
+        ),
+    ],
+)
+def test_what_the_kernel_killed_for_memory_is_counted(
+    files: dict[str, str], membership: str, kills: int, tmp_path: Path
+) -> None:
+    assert count_oom_kills(lay_out(tmp_path, files, membership)) == kills
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from slipstream.measuring.comparing.verdict import PLAIN
 from slipstream.measuring.machine_watch import make_watch
 from slipstream.planning import LaunchPlan, make_options, make_plan
 from slipstream.proving_ground import SHIPPED_DRAFTER, make_smollm2
+from slipstream.proving_ground.int8 import compare_products, make_int8
 from slipstream.proving_ground.smollm2 import CHECKPOINT
 from slipstream.reporting.measuring.demo import describe_demo, render_demo_html
 from slipstream.reporting.measuring.demo_columns import list_frames
@@ -62,7 +63,9 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     require_writable(options.html)
     display = _Display(screen)
     host, cache = find_engine_host("demo"), slipstream_cache(os.environ)
-    target = display.time(f"{CHECKPOINT} is prepared", lambda: make_smollm2(cache))
+    target, quantized = display.time(
+        f"{CHECKPOINT} is prepared", lambda: _prepare_target(cache, host)
+    )
     plain, drafted = display.time(
         "both plans are made",
         lambda: [
@@ -89,6 +92,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
             starts=(first, second),
             takes=(tuple(before), tuple(after)),
             parts=(),
+            quantized=quantized,
         )
         if screen.live:
             display.replay(demo)
@@ -97,12 +101,24 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         write_report(options.html, render_demo_html(demo), screen)
         if not screen.live:
             return ExitCode.DONE
-        screen.show_progress(_describe_server(url, target.name))
+        screen.show_progress(_describe_server(url))
         try:
             stay_up(url)
         except KeyboardInterrupt:
             screen.show_progress("\nstopping the engine")
     return ExitCode.DONE
+
+
+def _prepare_target(cache: Path, host: Host) -> tuple[Path, str]:
+    """Return the target, in 8 bits where those are faster, and why they are."""
+    target = make_smollm2(cache)
+    if not host.processor.favours_int8:
+        return target, ""
+    share = compare_products(os.environ)
+    if share >= 1:
+        return target, ""
+    why = f"a product in 8 bits takes {share:.2f} of the time of one in float32 here"
+    return make_int8(target), why
 
 
 def _make_plan(target: Path, host: Host, raw: list[str], *, drafts: bool) -> LaunchPlan:
@@ -117,12 +133,10 @@ def _make_plan(target: Path, host: Host, raw: list[str], *, drafts: bool) -> Lau
     )
 
 
-def _describe_server(url: str, model: str) -> str:
-    body = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
+def _describe_server(url: str) -> str:
     return (
-        f"\nthe drafted engine serves at {url}/v1 until Ctrl-C:\n\n"
-        f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' \\\n"
-        f"    -d '{body}'"
+        f"\nthe drafted engine serves at {url}/v1 until Ctrl-C; in another terminal:\n\n"
+        f"  slipstream chat {url}"
     )
 
 

@@ -14,7 +14,7 @@ from slipstream.errors import ExitCode, InvalidInputError
 from slipstream.hardware import find_capability, name_kind
 from slipstream.planning.drafters.resolution import report_model
 from slipstream.recipes import find_recipes, load_recipes
-from slipstream.recipes.recipe import RecipeList
+from slipstream.recipes.recipe import Recipe, RecipeList
 from slipstream.reporting.text.model import (
     render_model,
     render_pairing,
@@ -36,7 +36,7 @@ slipstream models Qwen/Qwen3-8B --drafter z-lab/Qwen3-8B-DFlash-b16
 def add_arguments(add: OptionAdder) -> None:
     add(
         "[TARGET]",
-        f"{TARGET_HELP}, or a pattern such as 'qwen/*' for known pairs (default: all of them)",
+        f"{TARGET_HELP}, a pattern such as 'qwen/*', or a recipe (default: all known pairs)",
     )
     add("--recipe RECIPE", "print one known pair with its settings and evidence")
     add_host(add, "machine to list pairs, rank drafters and check a pair for")
@@ -55,6 +55,8 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Print known pairs, one of them, a target with its drafters, or a pair with its faults."""
     if options.target is not None and options.drafter is not None:
         return _check_pair(options, screen)
+    if any(recipe.name == options.target for recipe in _load_pairs()):
+        options.recipe, options.target = options.target, None
     if options.recipe or options.target is None or set(options.target) & set("*?["):
         return _list_pairs(options, screen)
     target = find_target(options.target)
@@ -69,10 +71,13 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     return ExitCode.DONE
 
 
+def _load_pairs() -> tuple[Recipe, ...]:
+    return load_recipes(overlay=recipe_overlay(os.environ))
+
+
 def _list_pairs(options: argparse.Namespace, screen: Screen) -> ExitCode:
     machine = None if options.host is None else name_kind(find_host(options.host))
-    known = load_recipes(overlay=recipe_overlay(os.environ))
-    found = find_recipes(known, target=options.target, machine=machine)
+    found = find_recipes(_load_pairs(), target=options.target, machine=machine)
     if options.recipe:
         found = tuple(recipe for recipe in found if recipe.name == options.recipe)
     if not found:

@@ -14,6 +14,7 @@ from slipstream.cli.planning.targets import find_target, with_whole_paths
 from slipstream.cli.screen import Screen
 from slipstream.engines import sglang
 from slipstream.engines.vllm_methods import METHOD_NAMES
+from slipstream.engines.vllm_tables import VERSIONS
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.hardware import Host, load_host, read_host, this_machine
 from slipstream.planning import LaunchPlan, PlanOptions, make_options
@@ -27,6 +28,7 @@ from slipstream.planning.settings.scheduling import (
     DEFAULT_CONTEXT,
     USUAL_LENGTH,
 )
+from slipstream.planning.steering_verdicts import read_verdicts
 from slipstream.recipes import load_drafters, load_known_bad, load_models, load_recipes_for
 from slipstream.records import read_record
 from slipstream.reporting.text.plan import render_difference, render_plan, render_sglang
@@ -50,6 +52,11 @@ def add_arguments(add: OptionAdder) -> None:
     add_chat_options(add)
     add = add.group("machine and output")
     add_host(add, "machine to plan for")
+    add(
+        "--vllm VERSION",
+        f"version of vLLM to plan for, of {' and '.join(VERSIONS)} (default: the machine's)",
+        kind=known_version,
+    )
     add("--explain", "print the source and reason of every setting")
     add("--sglang", "print the plan as a command for SGLang")
     add("--diff PLAN", "print the differences between two saved plans instead of planning", nargs=2)
@@ -78,6 +85,11 @@ def add_plan_options(add: OptionAdder, *, goals: bool = True) -> None:
     )
     text = "plan plain decoding, without drafts; the same as --method plain"
     method("--no-speculation", text, dest="method", action="store_const", const="plain")
+    add(
+        "--steer",
+        "record graphs for several draft lengths, so that steering can choose (default: if "
+        "`slipstream tune` measured that it pays; without graphs it always can)",
+    )
     copy = add.exclusive()
     text = "draft text that a request repeats from its own tokens (default: on a CPU, with DFlash)"
     copy("--copy", text, dest="copy", action="store_const", const=True)
@@ -104,7 +116,7 @@ def add_plan_options(add: OptionAdder, *, goals: bool = True) -> None:
             choices=("latency", "throughput", "capacity", "agent"),
         )
     add("--from-env", "read the environment variables of AEON-7's containers, such as MODEL_PATH")
-    add.parser.set_defaults(default_thinking=None, pictures=False)
+    add.parser.set_defaults(default_thinking=None, pictures=False, vllm=None)
 
 
 def add_chat_options(add: OptionAdder) -> None:
@@ -116,7 +128,15 @@ def add_chat_options(add: OptionAdder) -> None:
         choices=("on", "off"),
         dest="default_thinking",
     )
-    add("--pictures", "accept pictures if the model does (default: text only)")
+    add("--pictures", "accept images if the model does (default: text only)")
+
+
+def known_version(text: str) -> str:
+    """Return the version of vLLM that is meant by 0.33 or 0.33.0."""
+    meant = [one for one in VERSIONS if one in (text, f"{text}.0")]
+    if not meant:
+        raise argparse.ArgumentTypeError(f"'{text}' is none of {', '.join(VERSIONS)}")
+    return meant[0]
 
 
 def list_plan_options() -> dict[str, object]:
@@ -160,6 +180,8 @@ def make_plan(options: argparse.Namespace, host: Host) -> LaunchPlan:
         thinking=options.default_thinking,
         pictures=options.pictures,
         copy_drafts=options.copy,
+        steer=options.steer,
+        vllm=options.vllm,
         drafter=options.drafter,
         draft_length=options.k,
         context=options.context,
@@ -178,13 +200,15 @@ def plan_plain(plan: LaunchPlan, host: Host) -> LaunchPlan:
 def plan_for(
     host: Host, target: str, options: PlanOptions, *, notes: tuple[str, ...] = ()
 ) -> LaunchPlan:
-    """Plan a target on a machine, with recipes and checkpoints as every verb finds them."""
+    """Plan a target on a machine, with recipes, checkpoints and measurements as every verb does."""
+    name = find_target(target)
     return plan_target(
         host,
-        find_target(target),
+        name,
         with_whole_paths(options),
         load_library(),
         known_bad=load_known_bad(),
+        verdicts=read_verdicts(os.environ),
         notes=notes,
     )
 

@@ -2,23 +2,37 @@
 
 import argparse
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 
+from slipstream.cli.options import OptionAdder
 from slipstream.cli.planning.plan import PLAN_HINT, list_plan_options, make_plan, plan_for
 from slipstream.cli.planning.targets import find_target
 from slipstream.cli.screen import Screen
 from slipstream.errors import InvalidInputError, UsageError
 from slipstream.hardware import Host
 from slipstream.planning import LaunchPlan
+from slipstream.planning.powers import find_unnamed, list_powers
 from slipstream.records import read_record
 from slipstream.user_folders import find_local
+
+
+def add_allow(add: OptionAdder) -> None:
+    """Add the option by which a user trusts a plan's file."""
+    add(
+        "--allow NAME ...",
+        "variables and arguments of a saved plan that may run code or read other files "
+        "(default: such a plan is refused, and they are listed)",
+        default=[],
+    )
 
 
 def take_plan(options: argparse.Namespace, host: Host, screen: Screen) -> LaunchPlan:
     """Return a saved plan as it is for this machine, or make one."""
     if not find_local(options.target or "").is_file():
         return make_plan(options, host)
-    return adapt_plan(find_local(options.target), read_saved_plan(options), host, screen)
+    plan = read_saved_plan(options)
+    return admit_plan(find_local(options.target), plan, options.allow, host, screen)
 
 
 def read_saved_plan(options: argparse.Namespace) -> LaunchPlan:
@@ -36,6 +50,19 @@ def read_plan(file: Path) -> LaunchPlan:
     return read_record(file, LaunchPlan, hint=PLAN_HINT)
 
 
+def require_named(
+    file: Path, plans: Iterable[LaunchPlan], allowed: Iterable[str], host: Host | None
+) -> None:
+    """Raise if plans of a file would run code or read other files that their user has not named."""
+    powers = dict.fromkeys(power for plan in plans for power in list_powers(plan, host))
+    if unnamed := find_unnamed(powers, allowed):
+        names = " ".join(one.removeprefix("--") for one in unnamed)
+        raise InvalidInputError(
+            f"{file} would set {', '.join(unnamed)}, by which a plan can run code or read files",
+            hint=f"if you trust it: --allow {names}",
+        )
+
+
 def require_no_plan_options(options: argparse.Namespace, why: str, hint: str) -> None:
     """Raise if an option would change a plan that is already made."""
     changed = [
@@ -49,7 +76,16 @@ def require_no_plan_options(options: argparse.Namespace, why: str, hint: str) ->
         raise UsageError(f"{why}, without {', '.join(changed)}", hint=hint)
 
 
-def adapt_plan(file: Path, plan: LaunchPlan, host: Host, screen: Screen) -> LaunchPlan:
+def admit_plan(
+    file: Path, plan: LaunchPlan, allowed: Iterable[str], host: Host, screen: Screen
+) -> LaunchPlan:
+    """Return a saved plan for this machine, unless what it would do there has to be named."""
+    adapted = _adapt(file, plan, host, screen)
+    require_named(file, [adapted], allowed, host)
+    return adapted
+
+
+def _adapt(file: Path, plan: LaunchPlan, host: Host, screen: Screen) -> LaunchPlan:
     """Return a saved plan, made anew from its options if it is for another machine.
 
     It listens where the saved one would. Settings that were measured, and ranks of a group, hold
@@ -57,12 +93,13 @@ def adapt_plan(file: Path, plan: LaunchPlan, host: Host, screen: Screen) -> Laun
     """
     if (mismatch := plan.find_mismatch(host)) is None:
         return plan
-    message = f"{file} was made for another machine: {mismatch}"
+    message = f"{file} was made for another machine or engine: {mismatch}"
     if plan.group is not None or plan.is_tuned:
         words = shlex.join([plan.target, *plan.options.list_words()])
         hint = "slipstream fleet plan" if plan.group else f"slipstream plan {words}"
         raise InvalidInputError(message, hint=hint)
     screen.show_progress(f"{message}; planned anew from its options")
-    made = plan_for(host, plan.target, plan.options, notes=(f"{message}: planned anew",))
+    options = plan.options.model_copy(update={"vllm": None})
+    made = plan_for(host, plan.target, options, notes=(f"{message}: planned anew",))
     settings = plan.settings
     return made.change(host=settings.host, port=settings.port, uds=settings.uds)

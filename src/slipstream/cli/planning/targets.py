@@ -1,6 +1,7 @@
 """Names of models as users write them: folders, names on the hub, and what is neither."""
 
 import re
+from difflib import get_close_matches
 from pathlib import Path
 
 from slipstream.checkpoints.files import GGUF_MESSAGE
@@ -15,7 +16,10 @@ _GGUF = re.compile(r"(?i)(?:[-_.](?:i?q\d\w*|[bf]+\d+))?[-_.]gguf(?::[\w.-]*)?/?
 
 
 def find_target(name: str) -> str:
-    """Return a folder by its absolute path; refuse what is no model, with the command for one."""
+    """Return a folder by its absolute path, and a model of the catalogue by its name on the hub.
+
+    What is no model is refused, with the command for one.
+    """
     local = find_local(name)
     if local.is_dir():
         return str(local.resolve())
@@ -30,7 +34,10 @@ def find_target(name: str) -> str:
                 f"{name} is a recipe, not a model",
                 hint=f"slipstream plan {recipe.target} --drafter {recipe.drafter}",
             )
-        if (known := find_known(name)) is not None:
+        known = find_known(name)
+        if known and known.lower().endswith(f"/{name.lower()}"):
+            return known
+        if known or (known := find_nearest(name)):
             raise InvalidInputError(
                 f"{name} is neither a folder nor OWNER/MODEL", hint=f"slipstream plan {known}"
             )
@@ -39,12 +46,22 @@ def find_target(name: str) -> str:
 
 def find_known(name: str) -> str | None:
     """Return the name on the hub of a model of the catalogue that is called so."""
-    names = [model.facts.name for model in load_models()]
-    names += [entry.target for entry in load_drafters()]
     called = Path(name).name.lower()
+    names = _list_targets()
     exact = (known for known in names if known.lower().rpartition("/")[2] == called)
     similar = (known for known in names if name_stem(known) == name_stem(called))
     return next(exact, None) or next(similar, None)
+
+
+def find_nearest(name: str) -> str | None:
+    """Return the model of the catalogue whose name without its owner is spelt most like this."""
+    names = {known.lower().rpartition("/")[2]: known for known in _list_targets()}
+    close = get_close_matches(name.lower(), names, n=1, cutoff=0.75)
+    return names[close[0]] if close else None
+
+
+def _list_targets() -> list[str]:
+    return [model.facts.name for model in load_models()] + [one.target for one in load_drafters()]
 
 
 def find_path(name: str) -> str:

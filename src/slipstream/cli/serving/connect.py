@@ -19,11 +19,11 @@ from slipstream.clients.connection import (
     Connection,
     ServedModel,
     check_plan,
-    describe_run,
+    find_served,
 )
 from slipstream.clients.testing import Tester
 from slipstream.errors import ExitCode, InvalidInputError, MissingPartError, UsageError
-from slipstream.measuring.client.endpoint import KEY_VARIABLE, Endpoint, read_key, read_served_model
+from slipstream.measuring.client.endpoint import KEY_VARIABLE, read_key
 from slipstream.reporting.clients.connection import (
     render_checks,
     render_clients,
@@ -31,7 +31,6 @@ from slipstream.reporting.clients.connection import (
     render_written,
 )
 from slipstream.serving.run import find_runs_root
-from slipstream.serving.selection import find_server
 
 EXAMPLES = """\
 # test the newest run with the requests of Claude Code, and write its settings
@@ -46,6 +45,7 @@ def add_arguments(add: OptionAdder) -> None:
         "[CLIENT]",
         f"client to configure: {', '.join(CLIENTS)} (default: list them)",
         choices=tuple(CLIENTS),
+        aliases={"claude-code": "claude", "open-webui": "openwebui", "openai": "openai-python"},
     )
     add_server(add)
     add(
@@ -96,7 +96,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     parts = [render_written(connection)] if connection.written else []
     parts += [render_checks(connection.checks)] if options.test else []
     text = "\n\n".join(parts) or render_settings(connection)
-    screen.show_data(text=text, document=connection.to_json())
+    screen.show_data(text=text, document=connection.to_json(), as_is=not parts)
     return ExitCode.EXPECTED_FAILURE if options.test and failed else ExitCode.DONE
 
 
@@ -117,13 +117,8 @@ def _require_fitting(options: argparse.Namespace, screen: Screen) -> None:
 
 def _find_served(options: argparse.Namespace) -> ServedModel:
     key = ClientKey(None, options.key, read_key(options.key, os.environ))
-    hint = f"slipstream connect {options.client} http://HOST:PORT, or slipstream serve TARGET"
-    url, run = find_server(find_runs_root(os.environ), options.server, hint=hint)
-    if run is not None:
-        return describe_run(run, key)
-    endpoint = Endpoint(url, key=key.secret)
-    name, context = read_served_model(endpoint)
-    return ServedModel(url=str(endpoint.base), names=(name,), context=context, key=key)
+    hint = "name a server as http://HOST:PORT, or slipstream serve TARGET"
+    return find_served(find_runs_root(os.environ), options.server, key, hint=hint)
 
 
 def _write(connection: Connection) -> tuple[Written, ...]:

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sysconfig
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -10,6 +11,7 @@ from pathlib import Path
 from slipstream.cli.options import OptionAdder
 from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, UsageError
+from slipstream.fleet.record import FILE_NAME
 from slipstream.hardware import read_host, this_machine
 from slipstream.measuring.machine_watch import make_watch
 from slipstream.reporting.serving.doctor import render_diagnosis, render_examination
@@ -42,7 +44,7 @@ def add_arguments(add: OptionAdder) -> None:
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
-    """Check this machine or diagnose a run; the exit code is 1 if there is a fault."""
+    """Check this machine or diagnose a run; the exit code is 1 for a fault, known or not."""
     root = find_runs_root(os.environ)
     if options.dry_run and options.bundle is None:
         raise UsageError("--dry-run is for --bundle", hint="slipstream doctor --bundle FILE")
@@ -53,7 +55,8 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         folder = None if log.is_file() else choose_run(root, options.subject)[0]
         diagnosis = diagnose_log(log) if folder is None else diagnose_run(folder)
         screen.show_data(text=render_diagnosis(diagnosis), document=diagnosis.to_json())
-        return ExitCode.EXPECTED_FAILURE if diagnosis.is_fault else ExitCode.DONE
+        ended = diagnosis.is_fault or diagnosis.is_unknown
+        return ExitCode.EXPECTED_FAILURE if ended else ExitCode.DONE
     with screen.busy("checking this machine"):
         examination = examine(_read_site(root, options))
     screen.show_data(text=render_examination(examination), document=examination.to_json())
@@ -90,6 +93,7 @@ def _read_site(root: Path, options: argparse.Namespace) -> Site:
     before = watch.begin()
     time.sleep(WATCH_SECONDS)
     engines = [run.engine.pid for _, run in runs if run.engine is not None]
+    folder, paths = Path.cwd(), sysconfig.get_paths()
     return Site(
         host=host,
         environment=os.environ,
@@ -99,4 +103,6 @@ def _read_site(root: Path, options: argparse.Namespace) -> Site:
         now=datetime.now(UTC),
         lookup=look_up(list_installed()) if options.advisories else None,
         load=watch.end(before, engines),
+        trusted=(Path(paths["purelib"]), Path(paths["platlib"]), *folder.glob(FILE_NAME)),
+        private=tuple(one for name in ("", "/*.key") for one in folder.glob(f"*-authority{name}")),
     )

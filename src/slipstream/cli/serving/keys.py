@@ -37,7 +37,12 @@ slipstream keys new --name bot --routes chat models --at-once 4
 
 
 def add_arguments(add: OptionAdder) -> None:
-    add("ACTION", "new, list, rotate or revoke", choices=("new", "list", "rotate", "revoke"))
+    add(
+        "ACTION",
+        "new, list, rotate or revoke",
+        choices=("new", "list", "rotate", "revoke"),
+        aliases={"create": "new", "add": "new", "ls": "list", "delete": "revoke", "rm": "revoke"},
+    )
     add("[ID]", "id of the key to rotate or revoke")
     add("--name NAME", "user of the new key, shown in logs")
     add("--days DAYS", "days until the new key expires (default: it does not)", _days)
@@ -79,6 +84,11 @@ def _add_terms(add: OptionAdder) -> None:
         "whether its requests are drafted; off answers them plainly (default on)",
         choices=("on", "off"),
     )
+    add(
+        "--learning",
+        "whether its text may be kept to train the drafter, where the server learns (default on)",
+        choices=("on", "off"),
+    )
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
@@ -115,10 +125,10 @@ def _require_fitting(options: argparse.Namespace) -> None:
     given = [name for name in new if getattr(options, name) is not None]
     if given and options.action != "new":
         flag = "--" + given[0].replace("requests_at_once", "at_once").replace("_", "-")
-        raise UsageError(f"{flag} is for `keys new`", hint=f"slipstream keys new {flag} ...")
+        raise UsageError(f"{flag} is for `keys new`", hint="slipstream keys new --help")
     if options.overlap is not None and options.action != "rotate":
         raise UsageError(
-            "--overlap is for `keys rotate`", hint="slipstream keys rotate ID --overlap"
+            "--overlap is for `keys rotate`", hint="slipstream keys rotate ID --overlap 24h"
         )
 
 
@@ -140,4 +150,4 @@ def _show_secret(made: NewKey, file: Path, now: datetime, screen: Screen) -> Non
         f"key {made.key.id}, expires {describe_end(made.key, now)}; hash in {file}"
     )
     screen.show_progress("the key is shown only once:")
-    screen.show_data(text=made.secret, document=made.to_json())
+    screen.show_data(text=made.secret, document=made.to_json(), as_is=True)

@@ -56,7 +56,7 @@ def _show_events(folder: RunFolder, screen: Screen, is_over: Callable[[], bool])
 
 def _show_accesses(folder: RunFolder, screen: Screen, is_over: Callable[[], bool]) -> None:
     for line in follow_accesses(folder, is_over, time.sleep):
-        screen.show_data(text=render_access(line), document=line.model_dump_json())
+        screen.show_data(text=render_access(line), document=line.model_dump_json(), as_is=True)
 
 
 def _show_log(folder: RunFolder, screen: Screen, is_over: Callable[[], bool]) -> None:

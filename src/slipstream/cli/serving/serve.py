@@ -12,6 +12,7 @@ from slipstream.cli.arguments import ENGINE_ARGUMENTS
 from slipstream.cli.options import OptionAdder
 from slipstream.cli.planning.plan import add_chat_options, add_plan_options
 from slipstream.cli.planning.saved_plans import (
+    add_allow,
     read_saved_plan,
     require_no_plan_options,
     take_plan,
@@ -64,7 +65,9 @@ from slipstream.serving.service.pruning import prune_runs
 from slipstream.serving.supervision.chronicle import Chronicle
 from slipstream.serving.supervision.engine_process import require_accepted
 from slipstream.serving.supervision.follower import Follower
+from slipstream.serving.supervision.learning_job import require_learnable
 from slipstream.serving.supervision.supervisor import SIGNALS, Supervisor
+from slipstream.training.preparation import require_parts
 from slipstream.user_folders import find_local
 
 EXAMPLES = """\
@@ -83,6 +86,7 @@ def add_arguments(add: OptionAdder) -> None:
         "local folder or hub name of a model, file of a saved plan, or folder of an earlier run",
     )
     add_plan_options(add)
+    add_allow(add)
     add_chat_options(add)
     add_access_options(add)
     add_running_options(add)
@@ -126,7 +130,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     environment, now = os.environ, datetime.now(UTC)
     host = read_host(this_machine(environment, now))
     before = RunFolder(find_local(options.target or "").absolute())
-    earlier = before.read() if options.target and before.record.is_file() else None
+    earlier = _read_earlier(before) if options.target and before.record.is_file() else None
     with screen.busy("reading checkpoints and planning"):
         plan, terms = _find_plan(options, earlier, host, screen)
     if plan.group is not None and plan.group.is_follower:
@@ -146,6 +150,9 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         begun = begun.model_copy(update={"rungs": rungs, "trial": leave_trial(earlier)[1]})
         if not earlier.drafters:  # Its plan names local copies by now, and is the same.
             begun = begun.model_copy(update={"plan_digest": earlier.plan_digest})
+    if begun.terms.learning is not None:
+        require_parts()
+        require_learnable(begun)
     warnings = list(_check_address(serving, Address.of(begun.plan), now))
     if options.dry_run:
         for warning in warnings:
@@ -213,6 +220,15 @@ def _check_address(serving: _Serving, address: Address, now: datetime) -> tuple[
     return address.certificate.check(now) if address.certificate else ()
 
 
+def _read_earlier(folder: RunFolder) -> Run:
+    """Read a run to serve it again; its arguments are not looked through, so it has to be ours."""
+    if folder.path.resolve().parent != find_runs_root(os.environ).resolve():
+        raise InvalidInputError(
+            f"{folder.path} is not among your runs", hint="to list them: slipstream status"
+        )
+    return folder.read()
+
+
 def _find_plan(
     options: argparse.Namespace, earlier: Run | None, host: Host, screen: Screen
 ) -> tuple[LaunchPlan, Terms]:
@@ -225,7 +241,7 @@ def _find_plan(
     terms = Terms(keys_file=find_key_file(os.environ))
     if options.target is None:
         if not (options.from_env and os.environ.get("MODEL_PATH")):
-            hint = "slipstream serve TARGET; with --from-env MODEL_PATH names it"
+            hint = "with --from-env MODEL_PATH names it; else slipstream serve TARGET"
             raise UsageError("TARGET is missing", hint=hint)
         require_readable(os.environ)
     elif find_local(options.target).is_file():

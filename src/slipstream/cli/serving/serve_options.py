@@ -12,6 +12,7 @@ from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.planning import LaunchPlan
 from slipstream.serving.access.gate_file import GateRecording, read_rules
 from slipstream.serving.access.tls import Certificate
+from slipstream.serving.learning import LearningTerms
 from slipstream.serving.run import Terms
 from slipstream.serving.service.systemd import USER, Service, is_hidden, render_unit
 from slipstream.steering.guardian import ACTIONS, GuardianRules
@@ -34,7 +35,10 @@ def add_access_options(add: OptionAdder) -> None:
     )
     add("--no-gate", "serve bare vLLM without keys and limits, on this machine only")
     add("--record FOLDER", "record requests in this folder, for `slipstream train` (default: none)")
-    add("--redact PATTERN ...", "regular expressions of text to remove from what --record writes")
+    add(
+        "--redact PATTERN ...",
+        "regular expressions of text to remove from what --record writes and --learn keeps",
+    )
 
 
 def add_running_options(add: OptionAdder) -> None:
@@ -49,6 +53,11 @@ def add_running_options(add: OptionAdder) -> None:
         "actions allowed when acceptance or speed falls, comma-separated: "
         f"{', '.join(ACTIONS)}; or off (default {','.join(GuardianRules().allowed)})",
         _read_actions,
+    )
+    add(
+        "--learn",
+        "keep questions and answers, and train the drafter on them when that pays "
+        "(docs/learning.md; default: keep nothing)",
     )
     add("--detach", "return once the server is ready, and leave it running")
     add(
@@ -76,21 +85,23 @@ def read_terms(options: argparse.Namespace, terms: Terms) -> Terms:
     recording = terms.recording
     if options.record is not None:
         recording = GateRecording(folder=options.record.expanduser().resolve())
+    learning = terms.learning or (LearningTerms() if options.learn else None)
     if options.redact is not None:
-        if recording is None:
+        if recording is None and learning is None:
             raise UsageError(
-                "--redact needs --record",
+                "--redact needs --record or --learn",
                 hint="slipstream serve TARGET --record FOLDER --redact PATTERN",
             )
-        recording = GateRecording(
-            folder=recording.folder, limit_bytes=recording.limit_bytes, redact=tuple(options.redact)
-        )
+        patterns = {"redact": GateRecording(folder=Path(), redact=tuple(options.redact)).redact}
+        recording = recording and recording.model_copy(update=patterns)
+        learning = learning and learning.model_copy(update=patterns)
     gate = _read_gate(options, terms)
     drain = terms.drain_seconds if options.drain is None else options.drain
     return terms.model_copy(
         update={
             "drain_seconds": drain,
             "recording": recording,
+            "learning": learning,
             "detached": options.detach,
             "guardian": options.guardian or terms.guardian,
             "steered": terms.steered and not options.fixed_length,
@@ -110,10 +121,10 @@ def _read_actions(text: str) -> GuardianRules:
 def _read_gate(options: argparse.Namespace, terms: Terms) -> dict[str, object]:
     """Read the gate's rules, unless the gate is off."""
     gated = not options.no_gate and (terms.gated or options.gate is not None)
-    if not gated and (options.gate or options.record or options.redact):
+    if not gated and (options.gate or options.record or options.redact or options.learn):
         raise UsageError(
-            "--gate, --record and --redact need the gate, which --no-gate turns off",
-            hint="slipstream serve TARGET --no-gate, without them",
+            "--gate, --record, --redact and --learn need the gate, which --no-gate turns off",
+            hint="without them: slipstream serve TARGET --no-gate",
         )
     if options.gate is None:
         return {"gated": gated}
@@ -131,7 +142,7 @@ def show_unit(
     if options.detach or options.accept_changes or options.hold:
         raise UsageError(
             "--unit excludes --detach, --hold and --accept-changes",
-            hint="slipstream serve PLAN --unit, without --detach, --hold and --accept-changes",
+            hint="without --detach, --hold and --accept-changes: slipstream serve PLAN --unit",
         )
     command = Path(shutil.which("slipstream") or sys.argv[0]).absolute()
     recording = terms.recording
@@ -146,8 +157,10 @@ def show_unit(
         "--record": recording.folder if recording else None,
     }
     words = [word for flag, value in given.items() if value is not None for word in (flag, value)]
-    if recording and recording.redact:
-        words += ["--redact", *recording.redact]
+    words += ["--learn"] if options.learn else []
+    if options.redact:
+        words += ["--redact", *options.redact]
+    words += ["--allow", *options.allow] if options.allow else []
     words += [] if terms.gated else ["--no-gate"]
     words += [] if terms.steered else ["--fixed-length"]
     keys, models = os.environ.get("SLIPSTREAM_KEYS"), model_cache(os.environ)

@@ -61,7 +61,8 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Download and check the drafter, order the swap, and wait for its outcome."""
     if sum((options.drafter is not None, options.back, options.k is not None)) != 1:
         hint = f"slipstream swap {options.run} DRAFTER"
-        raise UsageError("name a drafter, or --back, or --k", hint=hint)
+        message = f"{options.run} is the run; name a drafter, or --back, or --k"
+        raise UsageError(message, hint=hint)
     if options.trial and options.drafter is None:
         hint = f"slipstream swap {options.run} DRAFTER --trial {options.trial:g}"
         raise UsageError("--trial is for a new drafter", hint=hint)
@@ -80,13 +81,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         folder=model.folder.resolve(),
         trial_seconds=None if options.trial is None else 3600 * options.trial,
     )
-    swap = _order(folder, order, screen)
-    if swap.outcome == "refused":
-        raise InvalidInputError(swap.message, hint=swap.hint or "slipstream swap --help")
-    if swap.outcome == "failed":
-        raise EngineError(swap.message, hint=swap.hint or f"slipstream logs {chosen.id}")
-    screen.show_data(text=swap.message, document=swap.to_json())
-    return ExitCode.DONE if swap.outcome == "swapped" else ExitCode.GATE_MISSED
+    return order_swap(folder, order, screen)
 
 
 def _find_previous(run: Run) -> ServedDrafter:
@@ -125,12 +120,17 @@ def _bound_drafts(folder: RunFolder, bounds: SteeringOrder, screen: Screen) -> E
     return ExitCode.DONE
 
 
-def _order(folder: RunFolder, order: SwapOrder, screen: Screen) -> Swap:
-    """Order a swap, and print events until it is carried out."""
+def order_swap(folder: RunFolder, order: SwapOrder, screen: Screen) -> ExitCode:
+    """Order a swap, print events until it is carried out, and show what came of it."""
     with screen.busy("waiting for the swap"):
-        answer = _send(folder, order, screen, seconds=WITHIN_SECONDS)
-    assert isinstance(answer, Swap)
-    return answer
+        swap = _send(folder, order, screen, seconds=WITHIN_SECONDS)
+    assert isinstance(swap, Swap)
+    if swap.outcome == "refused":
+        raise InvalidInputError(swap.message, hint=swap.hint or "slipstream swap --help")
+    if swap.outcome == "failed":
+        raise EngineError(swap.message, hint=swap.hint or f"slipstream logs {folder.path.name}")
+    screen.show_data(text=swap.message, document=swap.to_json())
+    return ExitCode.DONE if swap.outcome == "swapped" else ExitCode.GATE_MISSED
 
 
 def _send(

@@ -61,7 +61,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         view = watch.look()
         size = shutil.get_terminal_size()
         text = "\n".join(render_top(view, _describe_terminal(screen, size.columns, None)))
-        screen.show_data(text=text, document=view.to_json())
+        screen.show_data(text=text, document=view.to_json(), as_is=True)
         return ExitCode.DONE
     with full_screen(screen):
         while not is_over(watch.run):

@@ -3,7 +3,13 @@
 from slipstream.fleet.machines.commands import escape
 from slipstream.fleet.rolling.rollout import GroupRoll, Rollout
 from slipstream.fleet.running.examination import FleetExamination, MachineCheck
-from slipstream.fleet.running.status import FleetStatus, FleetView, GroupView, MachineStatus
+from slipstream.fleet.running.status import (
+    RENEW_BEFORE,
+    FleetStatus,
+    FleetView,
+    GroupView,
+    MachineStatus,
+)
 from slipstream.reporting.report import align, show
 from slipstream.reporting.serving.run import show_age
 
@@ -14,7 +20,13 @@ def render_fleet_status(status: FleetStatus) -> str:
     machines = [_describe(one, status) for one in status.machines]
     parts = [
         align([("GROUP", "STATE", "URL"), *groups]),
-        align([("MACHINE", "GROUP", "STATE", "FOR", "RUN", "LAST"), *machines]),
+        align([("MACHINE", "GROUP", "STATE", "FOR", "CERTIFICATE", "RUN", "LAST"), *machines]),
+        [
+            f"{one.name} runs another plan than the fleet's file asks for, "
+            f"{escape('; '.join(one.changed))}: slipstream fleet roll {one.name}"
+            for one in status.groups
+            if one.changed
+        ],
         [
             f"trial on {one.machine}: {escape(one.run.trial.describe())}"
             for one in status.machines
@@ -26,6 +38,15 @@ def render_fleet_status(status: FleetStatus) -> str:
             if one.fault
             for line in (f"warning: {escape(one.fault)}", f"  hint: {one.hint}")
         ],
+        [
+            line
+            for one in status.machines
+            if one.certificate_ends and one.certificate_ends - status.at < RENEW_BEFORE
+            for line in (
+                f"warning: a certificate of {one.machine} ends on {one.certificate_ends:%Y-%m-%d}",
+                "  hint: slipstream fleet up, where the fleet's authority is",
+            )
+        ],
         [f"next: {_suggest(status)}"],
     ]
     return "\n\n".join("\n".join(part) for part in parts if part)
@@ -33,13 +54,14 @@ def render_fleet_status(status: FleetStatus) -> str:
 
 def _describe(one: MachineStatus, status: FleetStatus) -> tuple[str, ...]:
     place = "none" if one.group is None else f"{one.group}, rank {one.rank}"
+    days = f"{(one.certificate_ends - status.at).days} days" if one.certificate_ends else "none"
     if one.fault is not None:
-        return one.machine, place, "unknown", "", "", "it could not be asked"
+        return one.machine, place, "unknown", "", "", "", "it could not be asked"
     if one.run is None:
-        return one.machine, place, "none", "", "", "no run of this fleet"
+        return one.machine, place, "none", "", days, "", "no run of this fleet"
     age = show_age((status.at - one.run.since).total_seconds())
     said = escape(one.run.message or "", 60)
-    return one.machine, place, one.run.state, age, escape(one.run.id, 80), said
+    return one.machine, place, one.run.state, age, days, escape(one.run.id, 80), said
 
 
 def _suggest(status: FleetStatus) -> str:

@@ -101,24 +101,15 @@ def _describe_draft(draft: DraftPart) -> list[tuple[str, str]]:
 
 
 def _render_drafters(listed: DrafterList) -> str:
-    """Return the candidates by rank, then the reason for each rank and its command."""
+    """Return the candidates by rank, each with the reason for it and its command."""
     head = [("made from", ", ".join(listed.base_models))] if listed.base_models else []
     head += [("machine", listed.machine or UNKNOWN), ("hub", listed.hub)]
     if not listed.candidates:
-        hint = f"slipstream train {listed.target}, or slipstream plan {listed.target}"
-        return "\n".join(align([*head, ("drafters", f"none known ({hint})")]))
+        hint = f"train one: slipstream train {listed.target} --prompts FILE"
+        return "\n".join([*align([*head, ("drafters", "none known")]), "", hint])
     head.append(("plan takes", listed.chosen or "none of them (use --drafter)"))
-    named = [
-        (str(rank), one.drafter or "(in the target)", one)
-        for rank, one in enumerate(listed.candidates, start=1)
-    ]
-    table = [("RANK", "DRAFTER", "METHOD", "LICENCE", "PAIR")]
-    table += [
-        (rank, name, one.method, one.licence or UNKNOWN, _describe_verdict(one))
-        for rank, name, one in named
-    ]
-    details = [_explain_candidate(f"{rank}. {name}", one) for rank, name, one in named]
-    return "\n\n".join("\n".join(part) for part in (align(head), align(table), *details))
+    details = [_explain_candidate(rank, one) for rank, one in enumerate(listed.candidates, start=1)]
+    return "\n\n".join("\n".join(part) for part in (align(head), *details))
 
 
 def _describe_verdict(candidate: Candidate) -> str:
@@ -128,21 +119,30 @@ def _describe_verdict(candidate: Candidate) -> str:
     return f"{candidate.verdict}{joint}{candidate.because}"
 
 
-def _explain_candidate(name: str, candidate: Candidate) -> list[str]:
-    obstacle = candidate.obstacle and f"not chosen automatically: {candidate.obstacle}"
-    source = f"source: {'; '.join(candidate.sources)}"
-    details = (candidate.note, obstacle, source, candidate.command)
-    return [f"{name}: {candidate.why}", *(f"   {line}" for line in details if line)]
+def _explain_candidate(rank: int, one: Candidate) -> list[str]:
+    facts = f"{one.method}, licence {one.licence or UNKNOWN}"
+    pair = f"pair: {_describe_verdict(one)}"
+    obstacle = one.obstacle and f"not chosen automatically: {one.obstacle}"
+    source = f"source: {'; '.join(one.sources)}"
+    details = (one.why, pair, one.note, obstacle, source, one.command)
+    title = f"{rank}. {one.drafter or '(in the target)'} ({facts})"
+    return [title, *(f"   {line}" for line in details if line)]
 
 
 def render_recipes(recipes: tuple[Recipe, ...]) -> str:
-    """List recipes, one a line, with the best of their evidence for one user, if there is any."""
-    rows = [("RECIPE", "MACHINES", "ENGINE", "DRAFTER", "BEST FIGURE")]
-    for recipe in recipes:
-        engine = f"{recipe.engine} {recipe.engine_version}"[:24]
-        machines, best = _describe_machines(recipe), _describe_best(recipe)
-        rows.append((recipe.name, machines, engine, recipe.drafter, best))
-    return "\n".join(align(rows))
+    """List recipes below their targets, each with its machines and its best speed for one user."""
+    rows = [
+        (f"  {one.name}", _describe_machines(one), _describe_best(one))
+        for one in sorted(recipes, key=lambda one: (one.target.lower(), one.name))
+    ]
+    lines = align([("RECIPE, BY TARGET", "MACHINES", "ONE USER"), *rows])
+    targets = {f"  {one.name}": one.target for one in recipes}
+    shown, last = lines[:1], ""
+    for (name, *_), line in zip(rows, lines[1:], strict=True):
+        if targets[name] != last:
+            shown.append(last := targets[name])
+        shown.append(line)
+    return "\n".join(shown)
 
 
 def render_recipe(recipe: Recipe) -> str:
@@ -171,7 +171,10 @@ _FIGURES = {
     "tpot_ms": "TPOT MS",
     "acceptance_length": "TOKENS/STEP",
     "acceptance_rate": "ACCEPTED",
+    "kv_dtype": "CACHE",
+    "lost_share": "NO LONGER BEST",
 }
+_SHARES = {"acceptance_rate": 0, "lost_share": 1}
 
 
 def _describe_conditions(evidence: Evidence) -> str:
@@ -199,15 +202,9 @@ def _tabulate_evidence(conditions: str, evidence: tuple[Evidence, ...]) -> list[
 
 def _show_figure(evidence: Evidence, name: str) -> str:
     value = getattr(evidence, name)
-    if value is None:
-        return ""
-    return f"{100 * value:.0f} %" if name == "acceptance_rate" else f"{value:g}"
-
-
-def _describe_load(evidence: Evidence) -> str:
-    users = "1 user" if evidence.concurrency == 1 else f"{evidence.concurrency} users"
-    load = f" at {users}" if evidence.concurrency else ""
-    return f"{evidence.workload}{load}"
+    if value is None or isinstance(value, str):
+        return value or ""
+    return f"{100 * value:.{_SHARES[name]}f} %" if name in _SHARES else f"{value:g}"
 
 
 def _describe_machines(recipe: Recipe) -> str:
@@ -216,9 +213,9 @@ def _describe_machines(recipe: Recipe) -> str:
 
 
 def _describe_best(recipe: Recipe) -> str:
-    rates = [one for one in recipe.evidence if one.tokens_per_s is not None]
-    alone = [one for one in rates if one.concurrency == 1]
-    best = max(alone or rates, key=lambda one: one.tokens_per_s or 0, default=None)
+    rates = [one for one in recipe.evidence if one.concurrency == 1 and one.tokens_per_s]
+    best = max(rates, key=lambda one: one.tokens_per_s or 0, default=None)
     if best is None:
         return "see --recipe" if recipe.evidence else NOT_MEASURED
-    return f"{best.tokens_per_s:g} tok/s, {_describe_load(best)} ({best.by})"
+    workload = "" if best.workload == "not stated" else f", {best.workload}"
+    return f"{best.tokens_per_s:g} tok/s{workload}"

@@ -8,27 +8,52 @@ from slipstream.reporting.report import Table, align, align_table
 from slipstream.reporting.text.model import render_faults
 from slipstream.units import UNKNOWN, show_bytes, show_number
 
+SHOWN_NOTES = 2
+
 
 def render_plan(plan: LaunchPlan, *, explain: bool) -> str:
     """Return the plan; with `explain`, the reason of every setting instead of the command."""
+    lengths = plan.describe_lengths()
     head = align(
         [
             ("target", plan.target),
             ("drafter", _name_drafter(plan)),
+            *((("length", lengths),) if lengths else ()),
             ("machine", f"{plan.machine or UNKNOWN}, capability {plan.capability or 'none'}"),
             ("recipe", plan.recipe or "none"),
             ("engine", f"{plan.engine} {plan.engine_version}"),
         ]
     )
+    faults = render_faults((*plan.refusals, *plan.warnings))
+    if plan.refusals and not explain:
+        parts = [faults, head, render_memory(plan.memory), ["every setting and note: --explain"]]
+        return "\n\n".join(map("\n".join, parts))
     body = (
-        align_table(tabulate_decisions((*plan.variables, *plan.decisions)))
+        _explain((*plan.variables, *plan.decisions))
         if explain
         else [render_command(plan.argv(), plan.variables)]
     )
-    notes = [f"note: {note}" for note in plan.notes]
-    faults = render_faults((*plan.refusals, *plan.warnings))
-    parts = [head, render_memory(plan.memory), body, notes, faults]
+    if explain and plan.adaptive_verification:
+        body.append(f"enable_adaptive_verification is not planned: {plan.adaptive_verification}")
+    parts = [head, render_memory(plan.memory), body, _list_notes(plan, whole=explain)]
+    parts.insert(0 if plan.refusals else len(parts), faults)
     return "\n\n".join("\n".join(part) for part in parts if part)
+
+
+def _explain(decisions: Iterable[Decision]) -> list[str]:
+    """Return a line for each setting, with its source and reason."""
+    lines = []
+    for one in decisions:
+        source = "" if one.because.startswith(f"{one.source} ") else f"{one.source}: "
+        lines.append(f"{' '.join(filter(None, (one.flag, one.value)))}  {source}{one.because}")
+    return lines
+
+
+def _list_notes(plan: LaunchPlan, *, whole: bool) -> list[str]:
+    shown = plan.notes if whole else plan.notes[:SHOWN_NOTES]
+    more = len(plan.notes) - len(shown)
+    rest = [f"{more} more note{'s' * (more > 1)}: --explain"] if more else []
+    return [*(f"note: {note}" for note in shown), *rest]
 
 
 def _name_drafter(plan: LaunchPlan) -> str:

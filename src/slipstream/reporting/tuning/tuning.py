@@ -97,7 +97,10 @@ def _list_sections(tuning: Tuning) -> list[Section]:
                 for number, start in enumerate(tuning.starts, 1)
             ]
         ),
-        Section("other settings", lines=[*(one.verdict for one in tuning.trials), *untried]),
+        Section(
+            "other settings",
+            lines=[*(one.verdict for one in tuning.trials), *tuning.failed, *untried],
+        ),
         *describe_conditions(profile.conditions),
         describe_plan("the tuned engine", tuning.plan),
     ]

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
@@ -69,8 +70,8 @@ def test_a_machine_gets_one_document_and_the_page_and_no_engine_is_left(
     shown = capsys.readouterr()
     done = Demo.model_validate_json(shown.out)
     assert shown.err == ""
-    assert [len(takes) for takes in done.takes] == [3, 3]
-    assert done.equal == 3
+    assert [len(takes) for takes in done.takes] == [4, 4]
+    assert done.equal == 4
     assert done.tokens_per_step == 2.5
     assert (done.conditions.model, done.conditions.max_tokens) == ("toy", 6)
     assert engines.up == 0
@@ -84,6 +85,36 @@ def test_both_engines_run_the_same_plan_eagerly(engines: Engines) -> None:
     # A drafter has a cache of its own.
     assert set(plain.change(kv_cache_bytes=None).argv()) < set(drafted.argv())
     assert "--enforce-eager" in plain.argv()
+
+
+@pytest.mark.parametrize(
+    ("features", "share", "name"),
+    [
+        (("avx512_vnni",), 0.3, "toy-W8A8"),
+        (("avx512_vnni",), 1.1, "toy"),
+        (("avx512_vnni", "amx_bf16"), 0.3, "toy"),
+        (("avx2",), 0.3, "toy"),
+    ],
+)
+def test_the_target_is_in_8_bits_where_those_are_measured_to_be_faster(
+    features: tuple[str, ...],
+    share: float,
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+) -> None:
+    copytree(tmp_path / "toy", tmp_path / "toy-W8A8")
+    host = load_host("cpu-server")
+    processor = host.processor.model_copy(update={"features": features})
+    host = host.model_copy(update={"processor": processor})
+    monkeypatch.setattr(measuring_options, "read_host", lambda _: host)
+    monkeypatch.setattr(verb, "compare_products", lambda _: share)
+    monkeypatch.setattr(verb, "make_int8", lambda target: target.with_name("toy-W8A8"))
+    assert run(["demo", "--json"], os.environ) == 0
+    done = Demo.model_validate_json(capsys.readouterr().out)
+    assert done.conditions.model == name
+    assert ("takes 0.30 of the time" in done.quantized) is (name != "toy")
 
 
 def test_arguments_for_the_engine_take_the_place_of_ours(engines: Engines) -> None:
@@ -125,7 +156,7 @@ def test_a_terminal_gets_the_replay_and_the_server_until_it_is_interrupted(
     assert ("accepted drafts in green" in shown) is colour
     assert "\033[3A" in shown
     assert "replayed as measured" in shown
-    assert "curl http://127.0.0.1:" in shown
+    assert "slipstream chat http://127.0.0.1:" in shown
     assert shown.endswith("stopping the engine\n")
     assert engines.up == 0
 

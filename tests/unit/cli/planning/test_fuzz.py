@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
 from slipstream.cli.main import run
-from slipstream.engines.arguments import read_table
+from slipstream.engines.vllm_tables import read_arguments
 from slipstream.errors import ExitCode, InvalidInputError
 from slipstream.hardware import load_host
 from slipstream.planning.settings import FLAGS, SPECULATION, SPECULATION_KEYS
@@ -68,8 +68,8 @@ SOUND = {
 @some.composite
 def engine_words(draw: some.DrawFn) -> list[str]:
     """Draw an argument of the engine with a likely or any value, joined, apart, dotted or twice."""
-    flag = draw(some.sampled_from(PLANNED) | some.sampled_from(sorted(read_table())))
-    row = read_table()[flag]
+    flag = draw(some.sampled_from(PLANNED) | some.sampled_from(sorted(read_arguments())))
+    row = read_arguments()[flag]
     if row["kind"] == "switch":
         return [flag]
     likely = {

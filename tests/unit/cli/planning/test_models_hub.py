@@ -183,6 +183,14 @@ def test_without_a_listing_the_index_is_searched_and_that_is_said(desk: Desk) ->
     assert ModelReport.model_validate_json(listed.stdout).drafters.hub.startswith("not searched: ")
 
 
+def test_a_hub_out_of_reach_is_asked_once_and_nothing_is_printed_of_it(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(desk.hub, "endpoint", "http://127.0.0.1:9")
+    listed = desk.run("models", "Qwen/Qwen3-8B", "--host", "h100")
+    assert (listed.returncode, listed.stderr) == (0, "")
+
+
 def test_offline_a_cached_target_is_listed_from_the_index_only(desk: Desk) -> None:
     asked_before = len(desk.hub.log)
     listed = desk.run("models", "Qwen/Qwen3-8B", "--json", offline=True)

@@ -205,8 +205,8 @@ def test_no_option_that_makes_a_plan_changes_a_saved_one(
 
 def test_every_option_of_a_plan_is_known_with_its_default() -> None:
     assert list_plan_options() == {
-        **dict.fromkeys(("drafter", "k", "copy", "context", "users", "default_thinking")),
-        **dict.fromkeys(("from_env", "pictures"), False),
+        **dict.fromkeys(("drafter", "k", "copy", "context", "users", "default_thinking", "vllm")),
+        **dict.fromkeys(("from_env", "pictures", "steer"), False),
         "method": "auto",
         "goal": "latency",
     }
@@ -335,3 +335,13 @@ def test_well_known_targets_without_a_hub(capsys: Capture) -> None:
     assert shown == read_snapshot("well-known-targets.txt", shown)
     complete = [row for row in rows if "memory complete" in row]
     assert len(complete) >= len(rows) * 2 // 3
+
+
+def test_a_context_for_no_conversation_is_refused_first(capsys: Capture) -> None:
+    assert run(["plan", "Qwen/Qwen3-8B", "--host", "h100", "--context", "10"], os.environ) == 1
+    shown = capsys.readouterr().out
+    assert shown.startswith("refused (context): a context of 10 tokens ")
+    assert "--model" not in shown
+    words = ["plan", "Qwen/Qwen3-8B", "--host", "h100", "--context", "10", "--explain"]
+    assert run(words, os.environ) == 1
+    assert "--max-model-len 10" in capsys.readouterr().out

@@ -22,14 +22,14 @@ def read_commands() -> list[list[str]]:
     return [line.split() for line in lines]
 
 
-def test_the_first_commands_are_demo_plan_and_serve() -> None:
-    assert [words[0] for words in read_commands()] == ["demo", "plan", "serve"]
+def test_the_first_commands_are_demo_plan_serve_and_chat() -> None:
+    assert [words[0] for words in read_commands()] == ["demo", "plan", "serve", "chat"]
 
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_the_first_commands_end_in_a_plan(machine: str, capsys: pytest.CaptureFixture[str]) -> None:
     """`serve` plans as `plan` does, on the machine that it starts on."""
-    for _, *words in read_commands()[1:]:
+    for _, *words in read_commands()[1:3]:
         assert run(["plan", *words, "--host", machine, "--json"], os.environ) == 0
         made = LaunchPlan.model_validate_json(capsys.readouterr().out)
         assert made.refusals == ()

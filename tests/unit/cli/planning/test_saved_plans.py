@@ -1,5 +1,6 @@
 """A saved plan on the machine that it was made for, and on another one."""
 
+import json
 import os
 import shlex
 from pathlib import Path
@@ -8,9 +9,13 @@ from typing import Any
 import pytest
 
 from slipstream.cli.main import run
+from slipstream.engines.vllm_tables import read_arguments
 from slipstream.hardware import Host, load_host
 from slipstream.planning import LaunchPlan, make_options
-from slipstream.planning.settings import Choice
+from slipstream.planning.group import Member
+from slipstream.planning.powers import is_power, list_powers
+from slipstream.planning.settings import Choice, EngineSettings
+from slipstream.planning.spreading import spread_plan
 from tests.unit.cli.pairs import write_pair
 
 Capture = pytest.CaptureFixture[str]
@@ -121,3 +126,108 @@ def test_a_plan_for_an_amd_gpu_is_served_where_there_is_one(
     assert made.find_mismatch(here) is not None
     unread = here.model_copy(update={"unread_gpu": True})
     assert (made.find_mismatch(unread) is None) is fits
+
+
+POWERS = {
+    "LD_PRELOAD": "/tmp/evil.so",
+    "PYTHONPATH": "/tmp",
+    "VLLM_PLUGINS": "evil",
+    "NCCL_NET_PLUGIN": "/tmp/evil.so",
+}
+ARGUMENTS = {
+    "--trust-remote-code": True,
+    "--middleware": ["evil.Middleware"],
+    "--tool-parser-plugin": "/tmp/evil.py",
+    "--logits-processors": ["evil.Processor"],
+    "--worker-cls": "evil.Worker",
+    "--chat-template": "/etc/passwd",
+    "--load-format": "pt",
+    "--structured-outputs-config": {"reasoning_parser_plugin": "/tmp/evil.py"},
+    "--compilation-config": {"inductor_passes": {"post_grad": "evil.optimize"}},
+    "--distributed-executor-backend": "evil.Executor",
+    "--tool-server": "evil:80",
+    "--otlp-traces-endpoint": "http://evil",
+    "--enable-log-requests": True,
+}
+
+
+TEXTS = ("text", "json", "config", "json-or-text", "name")
+# What a plan may set to any text without a word, each read as data.
+FREE = {
+    *("--model", "--revision", "--tokenizer-revision", "--served-model-name", "--host"),
+    *("--master-addr", "--data-parallel-address", "--generation-config", "--response-role"),
+    *("--override-generation-config", "--default-chat-template-kwargs", "--device-ids"),
+    *("--limit-mm-per-prompt", "--kv-cache-dtype-skip-layers"),
+}
+
+
+def say_default(value: Any) -> dict[str, Any]:
+    """A plan's writer may claim any source."""
+    return {"value": value, "source": "default", "because": "x"}
+
+
+@pytest.mark.parametrize("name", [*POWERS, *ARGUMENTS])
+def test_a_plan_that_could_run_code_is_refused_until_its_user_names_it(
+    name: str, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = load_host("cpu-server")
+    monkeypatch.setattr("slipstream.cli.serving.serve.read_host", lambda _: host)
+    made = plan(capsys, *write_pair(tmp_path), "--host", "cpu-server")
+    document = json.loads(made.to_json())
+    if name in POWERS:
+        document["environment"][name] = say_default(POWERS[name])
+    elif field := {flag: field for field, flag in EngineSettings.list_names().items()}.get(name):
+        document["settings"][field] = say_default(ARGUMENTS[name])
+    else:
+        document["settings"].setdefault("rest", {})[name] = say_default(ARGUMENTS[name])
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(document))
+    assert run(["serve", str(file), "--dry-run"], os.environ) == 1
+    error = capsys.readouterr().err
+    assert f"would set {name}," in error
+    assert f"--allow {name.removeprefix('--')}" in error
+    run(["serve", str(file), "--dry-run", "--allow", name.removeprefix("--")], os.environ)
+    assert "would set" not in capsys.readouterr().err
+
+
+def test_no_argument_of_vllm_takes_a_file_or_a_module_without_a_word() -> None:
+    """Those with numbers and choices cannot; `is_power` is asked of all the others."""
+    rows = read_arguments()
+    of_text = {name for name, row in rows.items() if row["kind"] in TEXTS and "choices" not in row}
+    assert len(of_text) > 90
+    for evil in ("/tmp/evil.py", "evil.Class", {"any": ["/tmp/evil.py"]}, {"load_format": "pt"}):
+        assert {name for name in of_text if not is_power(name, evil)} == FREE
+
+
+@pytest.mark.parametrize(
+    "words", ["serve", "compare", "compare own.json --against", "tune", "verify"]
+)
+def test_what_a_plans_options_ask_for_has_to_be_named_where_it_is_planned_anew(
+    words: str, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pair = (*write_pair(tmp_path), "--host", "gb10")
+    Path("own.json").write_text(plan(capsys, *pair).to_json())
+    made = plan(capsys, *pair, "--", "--trust-remote-code")
+    hidden = made.change(trust_remote_code=None)
+    assert list_powers(hidden, None) == ()
+    Path("plan.json").write_text(hidden.to_json())
+    command = [*words.split(), "plan.json"]
+    assert run(command, os.environ) == 1
+    assert "plan.json would set --trust-remote-code," in capsys.readouterr().err
+    # There are no weights, so it ends soon.
+    assert run([*command, "--allow", "trust-remote-code"], os.environ) == 1
+    assert "would set" not in capsys.readouterr().err
+
+
+def test_a_plan_of_ones_own_needs_no_word(tmp_path: Path, capsys: Capture) -> None:
+    pair = write_pair(tmp_path)
+    for machine in ("gb10", "h100", "cpu-server"):
+        made = plan(capsys, *pair, "--host", machine)
+        assert list_powers(made, load_host(machine)) == ()
+    addresses = {"a": "10.0.0.1", "b": "10.0.0.2"}
+    members = [Member(name=a, address=b, interface="eth0") for a, b in addresses.items()]
+    made = plan(capsys, *pair, "--host", "gb10-linked-1", "--", "--nnodes", "2", "-tp", "2")
+    for rank in spread_plan(made, "a", members, secret_file="secret"):
+        assert "GLOO_SOCKET_IFNAME" in rank.environment
+        assert list_powers(rank, None) == ()

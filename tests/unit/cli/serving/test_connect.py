@@ -93,7 +93,7 @@ def test_alone_it_lists_the_clients_without_a_run(capsys: Capture) -> None:
 
 def test_without_a_run_it_says_what_to_type(capsys: Capture) -> None:
     _, err = connect("claude", capsys=capsys, code=1)
-    assert "hint: slipstream connect claude http://HOST:PORT" in err
+    assert "hint: name a server as http://HOST:PORT, or slipstream serve TARGET" in err
 
 
 @pytest.mark.parametrize("client", CLIENTS)

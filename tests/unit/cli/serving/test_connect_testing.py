@@ -114,12 +114,14 @@ def sleeper() -> Iterator[Process]:
         child.kill()
 
 
+@pytest.mark.parametrize("restarts", [False, True])
 def test_a_key_does_not_go_to_whoever_else_has_the_port(
-    home: Path, sleeper: Process, capsys: Capture
+    restarts: bool, home: Path, sleeper: Process, capsys: Capture
 ) -> None:
     file = make_keys(home)
     with run_stand_in(home) as server:
-        serve(home, server, engine=sleeper, terms=Terms(keys_file=home / "keys.json"))
+        engine = None if restarts else sleeper
+        serve(home, server, engine=engine, terms=Terms(keys_file=home / "keys.json"))
         connect("llm", "--test", "--key", str(file), capsys=capsys, code=3)
         assert server.read_requests() == []
 

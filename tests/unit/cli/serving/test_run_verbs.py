@@ -234,6 +234,22 @@ def test_doctor_examines_this_machine_and_leaves_with_1_on_a_fault(
     assert "load" in [check.subject for check in examination.checks]
 
 
+def test_doctor_looks_at_the_fleet_of_this_folder(
+    root: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    authority = tmp_path / "sparks-authority"
+    authority.mkdir(mode=0o700)
+    for path, mode in ((authority / "authority.key", 0o644), (tmp_path / "fleet.toml", 0o666)):
+        path.touch()
+        path.chmod(mode)
+    assert run(["doctor", "--json"], {}) == 1
+    found = Examination.model_validate_json(capsys.readouterr().out).checks
+    hints = {check.hint for check in found if check.subject == "files"}
+    assert hints >= {f"chmod 600 {authority}/authority.key", f"chmod 600 {tmp_path}/fleet.toml"}
+
+
 def test_doctor_diagnoses_a_run_or_a_log_alone(root: Path, capsys: Capture) -> None:
     log = EXCERPTS / "port-in-use.log"
     folder, _ = keep(root, "Qwen3-8B-1")
@@ -243,6 +259,10 @@ def test_doctor_diagnoses_a_run_or_a_log_alone(root: Path, capsys: Capture) -> N
         diagnosis = Diagnosis.model_validate_json(capsys.readouterr().out)
         assert diagnosis.findings[0].signature == "port-in-use"
     assert run(["doctor", str(EXCERPTS / "clean-start.log")], {}) == 0
+    assert run(["doctor", str(EXCERPTS / "fp4-emulated.log")], {}) == 0
+    (odd := root / "odd.log").write_text("OddError: the moon is full\n")
+    assert run(["doctor", str(odd)], {}) == 1
+    assert "slipstream doctor --bundle" in capsys.readouterr().out
     assert run(["doctor", "nowhere.log"], {}) == 1
     assert capsys.readouterr().err.startswith("error: unknown run nowhere.log")
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import threading
@@ -129,6 +130,10 @@ def test_what_would_change_a_plan_does_not_go_with_a_run_or_a_saved_plan(
         for target in (folder, str(saved)):
             assert run(["serve", target, *words], os.environ) == 2
             assert f", without {words[0]}\n" in capsys.readouterr().err
+    # The arguments of a run are not looked through, so it has to be one's own.
+    theirs = shutil.copytree(folder, tmp_path / "theirs")
+    assert run(["serve", str(theirs)], os.environ) == 1
+    assert "is not among your runs" in capsys.readouterr().err
     assert find_runs() == [served]
 
 

@@ -96,7 +96,7 @@ def test_a_drafter_that_does_not_fit_is_refused(theatre: Theatre, capsys: Captur
     told = capsys.readouterr().err
     assert "error: swap-settings: " in told
     assert "block_size is 16, not 8" in told
-    assert f"hint: slipstream stop RUN, then slipstream serve TARGET --drafter {other}" in told
+    assert f"hint: stop the run, then slipstream serve TARGET --drafter {other}" in told
     assert theatre.client.calls == []
 
 

@@ -2,15 +2,10 @@
 
 import json
 import os
-import pty
-import select
 import signal
 import subprocess
 import sys
-import termios
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
 
@@ -19,12 +14,12 @@ import pytest
 from slipstream.cli.main import run
 from slipstream.serving.live_view import LiveView
 from slipstream.serving.run import Process, read_process
+from tests.unit.cli.serving.typist import PATIENCE_SECONDS, Typist, open_terminal
 from tests.unit.serving.kept_runs import AT, answering, happen, keep
 from tests.unit.vllm_plugin.steering.reports import make_state
 
 Capture = pytest.CaptureFixture[str]
 ENTERED, LEFT = b"\x1b[?1049h", b"\x1b[?1049l"
-PATIENCE_SECONDS = 60
 QUIT, INTERRUPT, SUSPEND = b"q", b"\x03", b"\x1a"
 
 
@@ -92,51 +87,8 @@ def test_a_run_with_keys_is_not_asked_without_one(
     assert "secret" not in capsys.readouterr().out
 
 
-class Typist:
-    """A terminal with `slipstream top` on it, and a person before it."""
-
-    def __init__(self, terminal: int, child: "subprocess.Popen[bytes]") -> None:
-        self.terminal, self.child, self.shown = terminal, child, b""
-
-    def read_until(self, condition: Callable[[bytes], bool]) -> None:
-        until = time.monotonic() + PATIENCE_SECONDS
-        while not condition(self.shown):
-            assert time.monotonic() < until, self.shown
-            if select.select([self.terminal], [], [], 0.5)[0]:
-                self.shown += os.read(self.terminal, 65536)
-
-    def type(self, key: bytes) -> None:
-        os.write(self.terminal, key)
-
-
-@contextmanager
-def open_top(**environment: str) -> Iterator[Typist]:
-    terminal, inner = pty.openpty()
-    termios.tcsetwinsize(inner, (30, 90))
-    before = termios.tcgetattr(inner)
-    child = subprocess.Popen(
-        [sys.executable, "-m", "slipstream", "top"],
-        stdin=inner,
-        stdout=inner,
-        stderr=inner,
-        env={**os.environ, "TERM": "xterm", **environment},
-        start_new_session=True,
-        preexec_fn=lambda: _take_terminal(inner),
-    )
-    try:
-        yield Typist(terminal, child)
-        assert termios.tcgetattr(inner) == before
-    finally:
-        child.kill()
-        child.wait()
-        os.close(inner)
-        os.close(terminal)
-
-
-def _take_terminal(terminal: int) -> None:
-    import fcntl
-
-    fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+def open_top(**environment: str) -> AbstractContextManager[Typist]:
+    return open_terminal("top", **environment)
 
 
 @pytest.fixture

@@ -1,0 +1,43 @@
+"""A streamed answer for the terminal, accepted draft tokens in green, and its line of figures."""
+
+from slipstream.clients.arrival import Answer, Part
+from slipstream.reporting.report import clean_text, show
+
+_GREEN, _PLAIN = "\033[32m", "\033[0m"
+
+
+def render_part(part: Part, *, colour: bool) -> str:
+    """Return a part of an answer, nothing of which acts on a terminal."""
+    drafted = part.drafted or 0 if colour else 0
+    marked, rest = clean_text(part.text[:drafted]), clean_text(part.text[drafted:])
+    return f"{_GREEN}{marked}{_PLAIN}{rest}" if marked else rest
+
+
+def render_figures(answer: Answer, *, colour: bool) -> str:
+    """Return an answer's figures, and under them what they leave open."""
+    if answer.interrupted:
+        return f"stopped after {answer.output_tokens} tokens"
+    parts = [
+        f"{answer.output_tokens} tokens",
+        f"{show(answer.tokens_per_second)} tokens/s",
+        _describe_steps(answer),
+        f"first token {show(answer.first_token_seconds, 2, 's')}",
+    ]
+    lines = [("plain: " if answer.plain else "") + ", ".join(parts)]
+    if answer.finish_reason == "length":
+        lines.append("it was cut off by the limit of its length")
+    if answer.same_text is not None:
+        lines.append("the same text" if answer.same_text else "another text than before")
+    if answer.plain and answer.accepted:
+        lines.append("it was drafted all the same: only a server behind the gate leaves drafts out")
+    joined = (answer.steps or 0) - answer.chunks
+    if colour and joined > 0 and not answer.plain:
+        steps = f"{joined} of {answer.steps} steps came joined to others"
+        lines.append(f"{steps}: up to {joined} green tokens are no drafts")
+    return "\n".join(lines)
+
+
+def _describe_steps(answer: Answer) -> str:
+    if answer.tokens_per_step is None and answer.tokens_per_chunk is not None:
+        return f"at most {answer.tokens_per_chunk:.2f} tokens per step"
+    return f"{show(answer.tokens_per_step, 2)} tokens per step"
