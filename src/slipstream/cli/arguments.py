@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from slipstream.cli.options import OptionAdder
 
 VERB_GROUPS = {
-    "look before you start": {
+    "inspect and plan": {
         "demo": "decode the same prompts with and without drafts, side by side, on this machine",
         "probe": "describe this machine: accelerators, memory, software",
-        "models": "list known pairs, or what is known of a model: facts, drafters, does one fit",
+        "models": "list known pairs, or a model's facts and drafters and whether a drafter fits it",
         "plan": "choose every engine setting for a target, with reasons and memory use",
     },
     "run a server": {
@@ -34,9 +34,9 @@ VERB_GROUPS = {
         "status": "list runs, or show the state of one, or its requests by kind, key or context",
         "top": "watch a run: throughput, batch, draft length, acceptance, queue, memory",
         "logs": "show the engine log, the events or the requests of a run",
-        "learn": "train the drafter of a run on its own traffic, keep what is better",
+        "learn": "train a run's drafter on its own traffic, and keep the result if it is better",
         "swap": "replace the drafter of a run, or bound its draft length, without a restart",
-        "chat": "talk to a model that is served, with accepted draft tokens marked",
+        "chat": "chat with a served model; accepted draft tokens are marked",
         "stop": "finish the open requests of a run and stop it",
         "connect": "configure an agent, a chat program or a client library for a server",
         "keys": "create, list, rotate and revoke API keys",
@@ -52,9 +52,9 @@ VERB_GROUPS = {
         "train": "train a drafter for a target on prompts or recorded requests",
     },
     "many machines": {
-        "size": "find how many replicas a demand needs, drafted or plain, and what they cost",
+        "size": "estimate the replicas that a load needs, drafted or plain, and their cost",
         "fleet": "plan, start and watch several machines, each engine on one or more of them",
-        "deploy": "write a plan as files for Kubernetes, and find what is unsafe in such files",
+        "deploy": "write Kubernetes files for a plan, and check such files for unsafe settings",
     },
 }
 # Verbs that the first help does not list.
@@ -64,7 +64,7 @@ SHELL_VERBS = {
 }
 # The package of a group's verbs, where it is not `slipstream.cli`.
 GROUP_PACKAGES = {
-    "look before you start": "slipstream.cli.planning",
+    "inspect and plan": "slipstream.cli.planning",
     "run a server": "slipstream.cli.serving",
     "measure speed and text": "slipstream.cli.measuring",
 }
@@ -72,16 +72,16 @@ GROUP_PACKAGES = {
 FLEET_VERBS = {
     "init": "write a fleet.toml for machines reachable by SSH, or send them certificates and keys",
     "probe": "probe every machine over SSH, and measure the links between them",
-    "plan": "decide every rank's settings, links, variables and ports, and what does not match",
+    "plan": "plan every rank's settings, links, variables and ports, and report mismatches",
     "up": "start every group, and show each machine's phase",
     "status": "show every machine's run and every group's state",
     "roll": "roll a new plan out to one group after another; roll back if one fails",
-    "keys": "send the keys of the fleet's file to every gate and the load balancer, live",
+    "keys": "send the fleet's keys to every gate and the load balancer, without a restart",
     "top": "watch the whole fleet, redrawn every few seconds",
     "logs": "show the logs of the runs on all machines, or on some",
     "stop": "finish the open requests of all groups, or of some, and stop them",
     "swap": "swap the drafter of all groups without a restart, or try it on a canary first",
-    "doctor": "check machines, links, ports and runs, with what to type next",
+    "doctor": "check machines, links, ports and runs, and suggest fixes",
 }
 # What the verbs above run on the machines; not for people.
 FAR_VERBS = {"far": "carry out a request of a fleet's control machine, as JSON"}
@@ -93,8 +93,8 @@ PEOPLES_VERBS = ONE_WORD_VERBS | {f"fleet {name}": text for name, text in FLEET_
 _HELP_FORMATTER = partial(argparse.RawDescriptionHelpFormatter, max_help_position=28)
 ENGINE_ARGUMENTS = "[-- ENGINE ARGUMENTS]"
 _ENGINE_ARGUMENTS_NOTE = (
-    "ENGINE ARGUMENTS are vLLM's own, such as --max-num-seqs 16, and win over every other setting. "
-    "-- is needed before one whose name is an option here, too."
+    "ENGINE ARGUMENTS are vLLM's own, such as --max-num-seqs 16, and override every other setting. "
+    "Put -- before an argument that is also an option here."
 )
 
 
@@ -163,8 +163,8 @@ def parse_arguments(
     own, raw = _split(rest)
     if raw and name.startswith("fleet "):
         raise UsageError(
-            f"`slipstream {name}` takes nothing after --: {shlex.join(raw)}",
-            hint="arguments of the engine are `engine` under [wishes] in the fleet's file",
+            f"`slipstream {name}` takes no arguments after --: {shlex.join(raw)}",
+            hint="set `engine` under [options] in the fleet's file",
         )
     return verb, _parse_verb(name, verb, own, raw, environment or {}), ""
 
@@ -231,7 +231,10 @@ def make_root_parser() -> Parser:
     )
     _add_help(parser)
     parser.add_argument(
-        "--version", action=_Version, nargs=0, help="print our version and the engine's, and exit"
+        "--version",
+        action=_Version,
+        nargs=0,
+        help="print the versions of slipstream and of the engine, and exit",
     )
     return parser
 

@@ -42,9 +42,11 @@ def add_arguments(add: OptionAdder) -> None:
         "shell",
         choices=("bash", "zsh", "fish"),
         nargs="?",
-        help="print the script for this shell; its first lines say where it goes",
+        help="print the script for this shell; its first lines say where to save it",
     )
-    add("--list", "print the names that complete, one per line", choices=tuple(_LISTS.values()))
+    add(
+        "--list", "print the known names of this kind, one per line", choices=tuple(_LISTS.values())
+    )
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

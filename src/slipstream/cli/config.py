@@ -34,7 +34,7 @@ slipstream config serve
 def add_arguments(add: OptionAdder) -> None:
     add(
         "[VERB]",
-        "show every option of this verb (default: folders, and what was set for any verb)",
+        "verb whose options to show (default: the folders and every default that was set)",
         choices=tuple(ONE_WORD_VERBS),
     )
 

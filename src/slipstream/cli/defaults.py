@@ -37,7 +37,7 @@ def read_config(
     try:
         with file.open("rb") as opened:
             if os.fstat(opened.fileno()).st_mode & 0o022:
-                message = f"others can write to {file}, and change what your commands do"
+                message = f"other users can write to {file}, and so change what your commands do"
                 raise InvalidInputError(message, hint=f"chmod 600 {file}")
             tables = tomllib.load(opened)
     except FileNotFoundError:
@@ -49,7 +49,7 @@ def read_config(
         f"{name} is not a table" for name in verbs if not isinstance(tables.get(name, {}), dict)
     ]
     if faults:
-        message = f"{file} has what no verb reads"
+        message = f"{file} has unknown entries"
         raise InvalidInputError(message, details=tuple(faults), hint="slipstream --help")
     return tables
 
@@ -82,7 +82,7 @@ def apply_defaults(
             faults.append(f"{name}: {fault}")
     if faults:
         raise InvalidInputError(
-            f"[{verb}] in config.toml cannot be used",
+            f"[{verb}] in config.toml is invalid",
             details=tuple(faults),
             hint=f"slipstream {verb} --help",
         )

@@ -60,7 +60,7 @@ def add_arguments(add: OptionAdder) -> None:
     add_host(add, "machine to plan for")
     add(
         "--for STACK",
-        f"whose files to write: helm, {', '.join(STACKS)} (default helm: values of our chart)",
+        f"stack to write for: helm, {', '.join(STACKS)} (default helm: values for our chart)",
         default="helm",
         choices=("helm", *STACKS),
         dest="stack",
@@ -68,19 +68,19 @@ def add_arguments(add: OptionAdder) -> None:
     add("--raw", "write the chart's manifests, rendered by helm", dest="rendered")
     add = add.group("kubernetes: pods")
     add("--image IMAGE", "REPOSITORY:TAG[@sha256:...] (default slipstream:cuda, or slipstream:cpu)")
-    add("--replicas N", "copies of the model", default=1)
-    add("--max-replicas N", "scale up to this many copies with KEDA (default: no scaling)")
+    add("--replicas N", "number of replicas", default=1)
+    add("--max-replicas N", "scale up to this many replicas with KEDA (default: no scaling)")
     add(
         "--drain SECONDS",
-        "time that open requests have to finish when a pod is deleted (default 30)",
+        "seconds that open requests get to finish when a pod is deleted (default 30)",
         natural_number,
     )
-    add("--fleet NAME", "label `fleet` of all metrics", default="default")
-    add("--group NAME", "label `group` of all metrics", default="default")
-    add = add.group("prepare, for one machine of several")
+    add("--fleet NAME", "value of the label `fleet` on all metrics", default="default")
+    add("--group NAME", "value of the label `group` on all metrics", default="default")
+    add = add.group("prepare: one machine of a group")
     add("--rank N", "rank of this machine", natural_number)
     add("--head ADDRESS", "host name of the machine of rank 0")
-    add("--interface NAME", "network interface to the other machines")
+    add("--interface NAME", "name of the network interface to the other machines")
     add("--secret FILE", "file of the secret that all machines share")
     add.parser.usage = "slipstream deploy kubernetes|check|prepare TARGET [options]"
 
@@ -93,7 +93,8 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         return _prepare(options, screen)
     if options.rendered and options.stack != "helm":
         raise UsageError(
-            "--raw is for our own chart", hint="slipstream deploy kubernetes TARGET --raw"
+            "--raw works with slipstream's own chart only",
+            hint="slipstream deploy kubernetes TARGET --raw",
         )
     host = find_host(options.host)
     if find_local(options.target).suffix == ".toml":
@@ -117,7 +118,8 @@ def _write_fleet(options: argparse.Namespace, host: Host, screen: Screen) -> Exi
     """Write a release for each group of a fleet: in a cluster its machines have no names."""
     if options.out is None:
         raise UsageError(
-            "a fleet has a file for each group", hint="slipstream deploy kubernetes FLEET --out DIR"
+            "a fleet needs --out: one file per group is written",
+            hint="slipstream deploy kubernetes FLEET --out DIR",
         )
     fleet = read_fleet(find_local(options.target))
     deployments, written = list[Deployment](), list[Path]()
@@ -163,7 +165,7 @@ def _render(deployment: Deployment, options: argparse.Namespace, screen: Screen)
     objects = read_manifests(manifests, "the chart")
     text, missing = translate(options.stack, deployment, objects)
     for line in missing:
-        screen.show_progress(f"{options.stack} cannot carry {line}")
+        screen.show_progress(f"{options.stack} does not support {line}")
     return text
 
 
@@ -203,7 +205,7 @@ def _prepare(options: argparse.Namespace, screen: Screen) -> ExitCode:
     if options.rank is not None:
         _write_rank(options, plan)
     models = [local.settings.model.value, *filter(None, [local.drafter])]
-    lines = [f"{model} is here and checked" for model in models]
+    lines = [f"{model} is downloaded and checked" for model in models]
     screen.show_data(text="\n".join(lines), document=local.to_json())
     return ExitCode.DONE
 

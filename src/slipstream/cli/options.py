@@ -108,7 +108,7 @@ def whole_number(text: str) -> int:
 def natural_number(text: str) -> int:
     """Return a count from zero on, such as a seed or a token id."""
     if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from zero on")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of zero or more")
     return int(text)
 
 
@@ -129,7 +129,7 @@ def local_path(text: str) -> Path:
         path = Path(text).expanduser()
         path.exists()
     except (OSError, RuntimeError, ValueError) as fault:
-        raise argparse.ArgumentTypeError(f"'{text[:80]}' is no path here: {fault}") from fault
+        raise argparse.ArgumentTypeError(f"'{text[:80]}' is not a usable path: {fault}") from fault
     return path
 
 

@@ -28,7 +28,7 @@ HOURS = 24
 EXAMPLES = """\
 # a first answer from published figures, for 10 requests per second
 slipstream size --rate code=6 prose=4 --recipe qwen3.5-27b-nvfp4-gb10 --arithmetic
-# limits to keep, a price per machine and hour, and a page with pictures
+# limits to keep, a price per machine and hour, and a page with charts
 slipstream size --rate code=6 --profile tuning.json --goal 'ttft<1s@p95' 'tpot<30ms@p95' \\
   --price 0.5EUR --html size.html
 # three times the recorded traffic of a run, at the speed that its ledger shows
@@ -53,8 +53,8 @@ def add_arguments(add: OptionAdder) -> None:
     )
     add(
         "--routing",
-        "how the router chooses a replica: at random, as vllm-router does with streams, or "
-        "the one with fewer requests of two",
+        "how the router chooses a replica: at random, as vllm-router does for streams, or "
+        "the less loaded of two",
         default="random",
         choices=("random", "power-of-two"),
     )
@@ -90,7 +90,7 @@ def _add_demand(add: OptionAdder) -> None:
     add("--growth FACTOR", "multiply the load by this factor (default 1)", positive_number, 1.0)
     add(
         "--hours SHARE ...",
-        "load of each of the 24 hours from midnight on, as a share of the busiest one",
+        "load of each of the 24 hours from midnight, as a share of the busiest hour",
         _share,
         (),
     )
@@ -137,7 +137,8 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
 def _read_demand(options: argparse.Namespace, screen: Screen) -> tuple[Demand, list[Arrival]]:
     if bool(options.rate) == bool(options.trace):
         raise UsageError(
-            "the demand is either given or recorded", hint="--rate code=6 prose=4, or --trace FILE"
+            "give the demand either as --rate or as --trace",
+            hint="--rate code=6 prose=4, or --trace FILE",
         )
     arrivals: list[Arrival] = []
     if options.trace:
@@ -146,13 +147,13 @@ def _read_demand(options: argparse.Namespace, screen: Screen) -> tuple[Demand, l
             kind, name = "", options.trace
         recording = read_recording(Path(name), kind or USUAL_KIND)
         if recording.left_out:
-            screen.show_progress(f"{recording.left_out} lines are no served requests: left out")
+            screen.show_progress(f"{recording.left_out} lines are not served requests: left out")
         arrivals = [one._replace(at=one.at / options.growth) for one in recording.arrivals]
         demand = recording.demand
     else:
         kinds = [_read_rate(word, options) for word in options.rate]
         if len({kind.kind for kind in kinds}) < len(kinds):
-            raise UsageError("a kind is given twice", hint="--rate code=6 prose=4")
+            raise UsageError("a kind is named twice", hint="--rate code=6 prose=4")
         demand = Demand(source="--rate", kinds=tuple(kinds))
     if options.hours:
         if len(options.hours) != HOURS:

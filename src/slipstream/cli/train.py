@@ -52,7 +52,7 @@ def _add_data_options(add: OptionAdder) -> None:
         str,
         required=True,
     )
-    add("--max-tokens TOKENS", "longest answer that the target writes for a prompt", default=384)
+    add("--max-tokens TOKENS", "maximum tokens that the target writes per prompt", default=384)
     add_thinking(add)
     add(
         "--held-out SHARE",
@@ -62,7 +62,7 @@ def _add_data_options(add: OptionAdder) -> None:
         dest="held_out_share",
     )
     add(
-        "--judged N",
+        "--evaluated N",
         "held-out prompts per kind to evaluate the drafter",
         default=24,
         dest="judged_a_kind",
@@ -92,10 +92,10 @@ def _add_design_options(add: OptionAdder) -> None:
         "drafting method; dflash2 and dspark need a GPU (default dflash)",
         choices=METHODS,
     )
-    add("--layers N", "layers (default: by the target's size, for eagle3 1)")
+    add("--layers N", "number of layers (default: from the target's size, for eagle3 1)")
     add(
         "--block-size TOKENS",
-        "block size: the last known token and the draft tokens after it (default: by the "
+        "block size: the last known token and the draft tokens after it (default: from the "
         "target's size)",
     )
     add(
@@ -119,7 +119,7 @@ def _add_run_options(add: OptionAdder) -> None:
         "--run FOLDER",
         "folder of the training run; an interrupted run continues there (default: in the cache)",
     )
-    add("--promote", "save the pair as a recipe of yours, which `plan` and `serve` then use")
+    add("--promote", "save the pair as a local recipe, which `plan` and `serve` then use")
     add("--dry-run", "print stages, tokens, disk space and time without training")
     add_accept_changes(add)
 

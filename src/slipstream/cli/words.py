@@ -33,7 +33,7 @@ def unknown_verb(words: Sequence[str], known: Iterable[str]) -> UsageError:
         name = " ".join(words[:count])
         if ours := FOREIGN_VERBS.get(name):
             line = " ".join(["slipstream", ours, shlex.join(words[count:])]).rstrip()
-            return UsageError(f"there is no verb '{name}'; `{ours}` does it", hint=line)
+            return UsageError(f"there is no verb '{name}'; use `{ours}`", hint=line)
     close = difflib.get_close_matches(words[0], known, n=1)
     return UsageError(
         f"unknown verb '{words[0]}'",

@@ -20,7 +20,7 @@ def add_fleet(add: OptionAdder) -> None:
 
 def add_force(add: OptionAdder) -> None:
     """Add the option that takes over the lease."""
-    add("--force", "take the fleet's lease from another machine that holds it")
+    add("--force", "take over the fleet's lease if another machine holds it")
 
 
 def load_fleet(options: argparse.Namespace) -> Fleet:

@@ -29,7 +29,7 @@ def add_arguments(add: OptionAdder) -> None:
     add("--drafter DRAFTER", "local folder or hub name of the drafter (default: from the recipes)")
     add("--name NAME", "name of the fleet", default="fleet")
     add("--together", "run one engine over all machines (default: one on each)")
-    text = "another host name of the load balancer, for its certificate; may be repeated"
+    text = "additional host name in the load balancer's certificate; may be repeated"
     add("--front-name HOST", text, action="append", default=[])
     add_force(add)
 
@@ -40,14 +40,14 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         _write(options, screen)
         return ExitCode.DONE
     if options.machine or options.model:
-        raise UsageError(f"there is a {options.fleet} already", hint="--fleet OTHER.toml")
+        raise UsageError(f"{options.fleet} already exists", hint="--fleet OTHER.toml")
     fleet, now = load_fleet(options), datetime.now(UTC)
     folder = find_authority(options.fleet, fleet.name)
     with open_ssh(fleet) as far, holding(far, "init", force=options.force) as held:
         authority = read_authority(folder)
         if authority is None:
             authority = make_authority(folder, fleet.name, now)
-            screen.show_progress(f"made an authority; its key stays in {folder}")
+            screen.show_progress(f"created a certificate authority; its key stays in {folder}")
         answers = deliver(held, authority, now=now, names=options.front_name)
     show_deliveries(answers, screen)
     return ExitCode.DONE

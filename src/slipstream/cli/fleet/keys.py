@@ -51,4 +51,4 @@ def _describe(delivery: Delivery) -> str:
     reasons = [reason for reason in (delivery.certificate, delivery.front) if reason is not None]
     keys = [] if delivery.keys is None else [f"{delivery.keys} keys"]
     news = [f"new certificate: {reason}" for reason in reasons]
-    return "; ".join([*news, *keys]) or "nothing new"
+    return "; ".join([*news, *keys]) or "unchanged"

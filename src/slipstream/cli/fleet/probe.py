@@ -11,9 +11,9 @@ from slipstream.fleet.machines.openssh import open_ssh
 from slipstream.reporting.fleet.plan import render_probe
 
 EXAMPLES = """\
-# look at every machine of fleet.toml
+# probe every machine of fleet.toml
 slipstream fleet probe
-# install this version where it is missing, and save what was seen
+# install this version where it is missing, and save the result
 slipstream fleet probe --install --json
 """
 

@@ -48,7 +48,7 @@ def add_arguments(add: OptionAdder) -> None:
     add_saved_plan(add)
     add(
         "--drain SECONDS",
-        f"time that a group's requests have to finish (default {DRAIN_SECONDS:.0f})",
+        f"seconds that a group's open requests get to finish (default {DRAIN_SECONDS:.0f})",
         whole_number,
         int(DRAIN_SECONDS),
     )
@@ -60,7 +60,7 @@ def add_rollout(add: OptionAdder) -> None:
     add("--resume", "continue a rollout that was interrupted, on any machine")
     add(
         "--canary GROUPS",
-        "groups that try the change first, until a test on their requests decides "
+        "number of groups that try the change first, until a test on their requests decides "
         "(default 0: none)",
         natural_number,
         0,
@@ -68,7 +68,8 @@ def add_rollout(add: OptionAdder) -> None:
     hours = TRIAL_SECONDS / 3600
     add(
         "--hours N",
-        f"roll back if the canary's requests have not decided by then (default {hours:g})",
+        "hours after which to roll back if the canary's requests have not decided "
+        f"(default {hours:g})",
         positive_number,
         hours,
     )
@@ -80,7 +81,9 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     fleet = load_fleet(options)
     require_balancer(fleet)
     if options.resume and (options.group or options.plan or options.canary):
-        raise UsageError("a rollout goes on as it was begun", hint="slipstream fleet roll --resume")
+        raise UsageError(
+            "--resume continues a rollout unchanged", hint="slipstream fleet roll --resume"
+        )
     require_canary(tuple(fleet.groups), options.canary)
     with open_ssh(fleet) as far, holding(far, "roll", force=options.force) as held:
         show = Board(screen, fleet.machines).show
@@ -137,7 +140,7 @@ def finish(
         )
     except UnreachableError as fault:
         raise EngineError(
-            f"the rollout is left as it stands: {fault.message}",
+            f"the rollout is interrupted: {fault.message}",
             details=fault.details,
             hint=f"{fault.hint}; then {name_resume(rollout)}",
         ) from fault
@@ -154,9 +157,9 @@ def find_left(far: Machines, *, resume: bool) -> Rollout | None:
     if left is not None and left.state in ("done", "rolled back"):
         left = None
     if resume and left is None:
-        raise InvalidInputError("no rollout was left", hint="slipstream fleet roll")
+        raise InvalidInputError("there is no interrupted rollout", hint="slipstream fleet roll")
     if left is not None and not resume:
-        what = f"the rollout {left.id} was left while it was {left.state}"
+        what = f"rollout {left.id} was interrupted while {left.state}"
         raise InvalidInputError(what, hint=name_resume(left))
     if left is not None and left.state == "rollback failed":
         # It is tried again from the step that failed.
@@ -165,10 +168,10 @@ def find_left(far: Machines, *, resume: bool) -> Rollout | None:
 
 
 def require_canary(groups: Sequence[str], number: int) -> None:
-    """Refuse a canary that leaves no group to go on as before."""
+    """Refuse a canary that leaves no group unchanged."""
     if number and number >= len(groups):
         raise InvalidInputError(
-            f"{number} of {len(groups)} groups cannot be a canary: at least one goes on as before",
+            f"{number} of {len(groups)} groups cannot be a canary: one must stay unchanged",
             hint="--canary 1" if len(groups) > 1 else "leave --canary out",
         )
 

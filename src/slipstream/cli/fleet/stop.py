@@ -17,7 +17,7 @@ from slipstream.reporting.fleet.status import render_fleet_status
 EXAMPLES = """\
 # let every group finish its requests, and stop it
 slipstream fleet stop
-# stop one group at once
+# stop one group immediately
 slipstream fleet stop a --now
 """
 

@@ -41,7 +41,8 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     chosen = [options.drafter is not None, options.back, options.resume]
     if sum(chosen) != 1 or (options.canary and options.drafter is None):
         raise UsageError(
-            "either a drafter, --back or --resume", hint="slipstream fleet swap DRAFTER --canary 1"
+            "give one of DRAFTER, --back and --resume",
+            hint="slipstream fleet swap DRAFTER --canary 1",
         )
     fleet = load_fleet(options)
     groups = list_swapping_groups(fleet)
@@ -64,7 +65,7 @@ def _find_swap(far: Machines) -> Rollout:
     rollout = read_rollout(far)
     if rollout is None or rollout.drafter is None or rollout.state == "rolled back":
         raise InvalidInputError(
-            "no drafter was swapped in that could be taken back",
+            "there is no drafter swap to undo",
             hint="on its machine: slipstream swap RUN --back",
         )
-    return turn_back(rollout, "it was taken back", datetime.now(UTC))
+    return turn_back(rollout, "the user took it back", datetime.now(UTC))

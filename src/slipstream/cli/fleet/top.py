@@ -28,7 +28,7 @@ slipstream fleet top --once
 
 def add_arguments(add: OptionAdder) -> None:
     add_fleet(add)
-    add("--once", "print one snapshot and exit, as is done without a terminal")
+    add("--once", "print one snapshot and exit (default without a terminal)")
 
 
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:

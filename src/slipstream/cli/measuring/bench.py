@@ -41,7 +41,7 @@ def add_arguments(add: OptionAdder) -> None:
     add = add_workload(add, prompts=24)
     add(
         "--rate R",
-        "mean requests per second, arriving at random times, instead of --concurrency",
+        "mean requests per second, at random times, instead of --concurrency",
         positive_number,
     )
     add_reports(add)
@@ -104,12 +104,12 @@ def _check_rate(options: argparse.Namespace) -> None:
     """Raise if --rate was combined with what it excludes."""
     if options.rate is not None and isinstance(options.concurrency, list):
         raise UsageError(
-            "--rate and --concurrency exclude each other",
+            "--rate and --concurrency cannot be combined",
             hint=f"slipstream bench --rate {options.rate:g}",
         )
     if options.rate is not None and names_tasks(options.workload):
         raise UsageError(
-            "--rate is for single requests: the turns of a task follow one another",
+            "--rate does not apply to tasks, whose turns follow one another",
             hint="slipstream bench --workload agent --concurrency 1 4",
         )
 

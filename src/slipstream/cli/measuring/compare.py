@@ -66,7 +66,7 @@ def add_arguments(add: OptionAdder) -> None:
     add = add.group("comparison")
     add(
         "--against PLAN ...",
-        "saved plans to compare with (default: the plan that --no-speculation makes)",
+        "saved plans to compare with (default: the same target without drafts)",
     )
     add(
         "--methods NAME[=DRAFTER] ...",
@@ -83,7 +83,7 @@ def add_arguments(add: OptionAdder) -> None:
     add(
         "--recipe FILE", "verify the text, too, and write a recipe (.toml) with its evidence (.zip)"
     )
-    add("--by BY", "name that the catalogue shows", default="anonymous")
+    add("--by BY", "author that the catalogue names", default="anonymous")
     for name in ("target", "drafter"):
         add(f"--{name}-name OWNER/NAME", f"hub name of a {name} in a local folder")
     add.parser.usage = (
@@ -146,8 +146,8 @@ def _describe_time(plans: list[LaunchPlan], rounds: int) -> str:
     starts = 2 * rounds * len(plans)
     root = find_runs_root(os.environ)
     seconds = 2 * rounds * sum(sum(expected_phases(root, plan).values()) for plan in plans)
-    about = f", about {seconds / 60:.0f} minutes of starting by earlier runs" if seconds else ""
-    return f"{starts} starts of the engine{about}"
+    about = f", about {seconds / 60:.0f} minutes, judging by earlier runs" if seconds else ""
+    return f"{starts} engine starts{about}"
 
 
 def _run_recipe(
@@ -203,16 +203,16 @@ def _require_publishable(options: argparse.Namespace, arms: tuple[ComparedArm, .
     plan = arms[-1].plan
     if len(arms) != 2 or arms[0].name != PLAIN or plan.drafter is None:
         raise UsageError(
-            "a recipe is about one drafter and plain decoding",
+            "--recipe compares one drafter with plain decoding",
             hint="slipstream compare TARGET --drafter DRAFTER --recipe FILE.toml",
         )
     if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*\.toml", options.recipe.name):
         raise UsageError(
-            "a recipe is named after its file, in small letters", hint="--recipe qwen3-8b-gb10.toml"
+            "a recipe is named after its file, in lower case", hint="--recipe qwen3-8b-gb10.toml"
         )
     for file in (options.recipe, options.recipe.with_suffix(".zip")):
         if file.exists():
-            raise InvalidInputError(f"{file} is there already", hint="--recipe NEW_FILE.toml")
+            raise InvalidInputError(f"{file} already exists", hint="--recipe NEW_FILE.toml")
     if not re.fullmatch(r"[\w .@-]{1,60}", options.by, re.ASCII):
         raise UsageError(
             "--by takes up to 60 letters, digits and spaces", hint="--by 'Ann Example'"
@@ -221,7 +221,7 @@ def _require_publishable(options: argparse.Namespace, arms: tuple[ComparedArm, .
     for flag, name in (("--target-name", target), ("--drafter-name", drafter)):
         if Path(name).exists() or not re.fullmatch(HUB_NAME, name):
             raise InvalidInputError(
-                f"{name} is no name on the hub, and a recipe needs one", hint=f"{flag} OWNER/NAME"
+                f"a recipe needs hub names, and {name} is none", hint=f"{flag} OWNER/NAME"
             )
     return Published(options.recipe.stem, target, drafter, options.by)
 

@@ -30,25 +30,25 @@ def add_workload(add: OptionAdder, *, prompts: int, loads: bool = True) -> Optio
     add = add.group("prompts and load")
     add(
         "--workload NAME|FILE ...",
-        "kinds of prompts, `all`, `agent` (tasks of several turns with tools), a JSONL file, "
-        "a recording, or humaneval:FILE and the like",
+        "kinds of prompts: a built-in one, `all`, `agent` (tasks of several turns with tools), a "
+        "JSONL file, a recording, or a published set such as humaneval:FILE",
         default=WORKLOAD,
     )
     if loads:
         add(
             "--concurrency N ...",
-            "concurrent requests or tasks, one load per number (default 1 4 8, for agent 1)",
+            "numbers of concurrent requests or tasks to measure (default 1 4 8, for agent 1)",
             default=(1, 4, 8),
         )
         add(
             "--tool-choice",
-            "tool_choice in requests of tasks, if the server parses tool calls: auto, or the "
-            "expected tool by name",
+            "tool_choice of requests in tasks, if the server parses tool calls: auto, or named "
+            "for the expected tool",
             default="auto",
             choices=("auto", "named"),
         )
     add("--prompts N", "prompts or tasks per kind", default=prompts)
-    add("--max-tokens TOKENS", "longest answer", default=128)
+    add("--max-tokens TOKENS", "maximum tokens per answer", default=128)
     add_thinking(add)
     add_seed(add)
     return add
@@ -58,14 +58,14 @@ def add_thinking(add: OptionAdder) -> None:
     """Add the option that sets the chat template's switch for thinking."""
     add(
         "--thinking",
-        "whether the model thinks, if its chat template has a switch (default: the template's)",
+        "turn thinking on or off, if the chat template can (default: the template's)",
         choices=("on", "off"),
     )
 
 
 def add_seed(add: OptionAdder) -> None:
     """Add the seed of everything that is drawn at random."""
-    add("--seed N", "seed of everything that is random", natural_number, 0)
+    add("--seed N", "random seed", natural_number, 0)
 
 
 def add_reports(add: OptionAdder) -> None:
@@ -162,6 +162,7 @@ def take_drafting_plan(
     require_accepted(plan)
     if plan.speculation is None or (to == "tune" and plan.drafter is None):
         raise InvalidInputError(
-            f"the plan for {plan.target} has no drafts to {to}", hint="name a drafter: --drafter"
+            f"the plan for {plan.target} drafts nothing: there is nothing to {to}",
+            hint="name a drafter: --drafter",
         )
     return plan

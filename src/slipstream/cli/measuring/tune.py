@@ -132,12 +132,12 @@ def _check(options: argparse.Namespace, starts: int) -> None:
     """Raise if nothing could be tuned with these options, or the result could not be written."""
     if starts < LEAST_STARTS:
         raise UsageError(
-            f"--starts {starts} is too few: measure, compare with plain, confirm",
+            f"--starts {starts} is too few: one to measure, one without drafts, one to confirm",
             hint=f"--starts {LEAST_STARTS}",
         )
     if names_tasks(options.workload):
         raise UsageError(
-            "tune is for single requests, not for tasks whose turns share the prefix cache",
+            "tune measures single requests, not tasks, whose turns share the prefix cache",
             hint=f"slipstream compare {options.target} --workload agent",
         )
     require_writable(options.html, options.markdown, options.save)

@@ -74,7 +74,7 @@ def add_arguments(add: OptionAdder) -> None:
         default=WORKLOAD,
     )
     add("--prompts N", f"prompts per kind (default {PROMPTS}; for a run {RUN_PROMPTS})")
-    add("--max-tokens TOKENS", "longest answer", default=64)
+    add("--max-tokens TOKENS", "maximum tokens per answer", default=64)
     add(
         "--samples N",
         "answers sampled at temperature 1 to compare their distribution",
@@ -157,7 +157,7 @@ def _measure_cache(options: argparse.Namespace, host: Host, screen: Screen) -> E
     workload = read_workload(options, None if plan.context is None else plan.context - 1)
     requests, barred = split_requests(workload, read_thinking(options))
     if barred:
-        why = "a grammar or a penalty may bar the best token"
+        why = "a grammar or a penalty may exclude the best token"
         screen.show_progress(f"{len(barred)} prompts are left out: {why}")
     plan = Weights(screen, os.environ, options.accept_changes).localize(plan)
     plans: dict[CacheArm, LaunchPlan] = {"quantized": plan, "plain": plan.with_plain_cache()}
@@ -184,12 +184,12 @@ def _check_run(folder: RunFolder, options: argparse.Namespace, screen: Screen) -
     """Have a run judge its own text, with a key that it takes for a quarter of an hour."""
     if options.html or options.markdown or options.raw or options.cache:
         raise UsageError(
-            "a short check of a run makes no page and starts no engine",
-            hint="for a whole certificate: slipstream verify PLAN",
+            "the short check of a run writes no page and starts no engine",
+            hint="for a full certificate: slipstream verify PLAN",
         )
     run = folder.read()
     if run.url is None or not is_alive(run.supervisor):
-        raise InvalidInputError(f"{run.id} does not serve", hint="slipstream status")
+        raise InvalidInputError(f"{run.id} is not serving", hint="slipstream status")
     options.prompts = options.prompts or RUN_PROMPTS
     with borrow_key(run.terms.needed_keys) as key:
         check = check_served(

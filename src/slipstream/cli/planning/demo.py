@@ -44,7 +44,7 @@ Made = TypeVar("Made")
 
 
 EXAMPLES = """\
-# two to four minutes on a CPU: start both engines and replay their answers side by side
+# start both engines and replay their answers side by side; two to four minutes on a CPU
 slipstream demo
 # longer answers, with the engine compiled as `plan` would have it
 slipstream demo --max-tokens 256 -- --no-enforce-eager
@@ -52,7 +52,7 @@ slipstream demo --max-tokens 256 -- --no-enforce-eager
 
 
 def add_arguments(add: OptionAdder) -> None:
-    add("--max-tokens TOKENS", "longest answer", default=96)
+    add("--max-tokens TOKENS", "maximum tokens per answer", default=96)
     add("--html FILE", "file for the HTML report", default=PAGE)
     add.parser.set_defaults(seed=0)
     add.parser.usage = f"slipstream demo [options] {ENGINE_ARGUMENTS}"
@@ -117,7 +117,7 @@ def _prepare_target(cache: Path, host: Host) -> tuple[Path, str]:
     share = compare_products(os.environ)
     if share >= 1:
         return target, ""
-    why = f"a product in 8 bits takes {share:.2f} of the time of one in float32 here"
+    why = f"an 8-bit matrix product takes {share:.2f} of the time of one in float32 here"
     return make_int8(target), why
 
 

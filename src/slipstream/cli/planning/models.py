@@ -26,7 +26,7 @@ from slipstream.user_folders import recipe_overlay
 EXAMPLES = """\
 # known pairs for a DGX Spark
 slipstream models --host gb10
-# a model's layers and size, pairs with it, and its drafters, the one that `plan` chooses first
+# a model's layers and size, its known pairs, and its drafters, the one that `plan` chooses first
 slipstream models Qwen/Qwen3-8B
 # does this drafter fit? exit code 1 if not
 slipstream models Qwen/Qwen3-8B --drafter z-lab/Qwen3-8B-DFlash-b16

@@ -81,19 +81,19 @@ def add_plan_options(add: OptionAdder, *, goals: bool = True) -> None:
     )
     add(
         "--k TOKENS",
-        "draft length, in tokens per step (default: the longest that the drafter makes)",
+        "draft length, in tokens per step (default: the drafter's longest)",
     )
     text = "plan plain decoding, without drafts; the same as --method plain"
     method("--no-speculation", text, dest="method", action="store_const", const="plain")
     add(
         "--steer",
-        "record graphs for several draft lengths, so that steering can choose (default: if "
+        "record graphs for several draft lengths, so that steering can choose one (default: if "
         "`slipstream tune` measured that it pays; without graphs it always can)",
     )
     copy = add.exclusive()
-    text = "draft text that a request repeats from its own tokens (default: on a CPU, with DFlash)"
+    text = "copy draft tokens from earlier text of the same request (default: on a CPU with DFlash)"
     copy("--copy", text, dest="copy", action="store_const", const=True)
-    text = "never copy drafts from a request's own tokens"
+    text = "never copy draft tokens from a request's own text"
     copy("--no-copy", text, dest="copy", action="store_const", const=False)
     add = add.group("capacity")
     add(
@@ -124,18 +124,18 @@ def add_chat_options(add: OptionAdder) -> None:
     add = add.group("conversations")
     add(
         "--thinking",
-        "whether the model thinks when a request does not say (default: its chat template's)",
+        "thinking of requests that do not set it (default: the chat template's)",
         choices=("on", "off"),
         dest="default_thinking",
     )
-    add("--pictures", "accept images if the model does (default: text only)")
+    add("--images", "accept images if the model does (default: text only)")
 
 
 def known_version(text: str) -> str:
     """Return the version of vLLM that is meant by 0.33 or 0.33.0."""
     meant = [one for one in VERSIONS if one in (text, f"{text}.0")]
     if not meant:
-        raise argparse.ArgumentTypeError(f"'{text}' is none of {', '.join(VERSIONS)}")
+        raise argparse.ArgumentTypeError(f"'{text}' is not one of {', '.join(VERSIONS)}")
     return meant[0]
 
 

@@ -58,7 +58,7 @@ def require_named(
     if unnamed := find_unnamed(powers, allowed):
         names = " ".join(one.removeprefix("--") for one in unnamed)
         raise InvalidInputError(
-            f"{file} would set {', '.join(unnamed)}, by which a plan can run code or read files",
+            f"{file} would set {', '.join(unnamed)}, which can run code or read files",
             hint=f"if you trust it: --allow {names}",
         )
 
@@ -98,8 +98,8 @@ def _adapt(file: Path, plan: LaunchPlan, host: Host, screen: Screen) -> LaunchPl
         words = shlex.join([plan.target, *plan.options.list_words()])
         hint = "slipstream fleet plan" if plan.group else f"slipstream plan {words}"
         raise InvalidInputError(message, hint=hint)
-    screen.show_progress(f"{message}; planned anew from its options")
+    screen.show_progress(f"{message}; planning again with its options")
     options = plan.options.model_copy(update={"vllm": None})
-    made = plan_for(host, plan.target, options, notes=(f"{message}: planned anew",))
+    made = plan_for(host, plan.target, options, notes=(f"{message}: planned again",))
     settings = plan.settings
     return made.change(host=settings.host, port=settings.port, uds=settings.uds)

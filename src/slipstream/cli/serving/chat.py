@@ -30,9 +30,9 @@ slipstream chat --temperature 0 --json < questions.txt
 """
 
 COMMANDS = """\
-/plain  ask the last message again without drafts, to compare; the
+/plain  send the last message again without drafts, to compare; the
         conversation keeps the first answer
-/new    begin another conversation
+/new    start a new conversation
 /help   print this
 /exit   leave, as Ctrl-D does; Ctrl-C ends an answer
 Everything else is sent. An answer ends with its tokens, the tokens per second
@@ -45,10 +45,10 @@ _COMMAND = re.compile(r"/[a-z]+")
 def add_arguments(add: OptionAdder) -> None:
     add_server(add)
     add("--key FILE", f"file with the server's API key (default: the variable {KEY_VARIABLE})")
-    add("--max-tokens TOKENS", "longest answer (default: what the context leaves)")
+    add("--max-tokens TOKENS", "maximum tokens per answer (default: what the context leaves)")
     add(
         "--temperature T",
-        "sampling temperature, 0 for the likeliest token each time (default: the model's)",
+        "sampling temperature, 0 for greedy decoding (default: the model's)",
         _read_temperature,
     )
     add.group("what to type", COMMANDS)
@@ -92,7 +92,7 @@ def _read_temperature(text: str) -> float:
     except ValueError:
         number = math.nan
     if not 0 <= number < math.inf:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number from zero on")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of zero or more")
     return number
 
 
@@ -141,11 +141,11 @@ class _Session:
         word = line.strip()
         if word == "/new":
             self._conversation.begin_anew()
-            self._screen.show_progress("another conversation begins")
+            self._screen.show_progress("new conversation")
         elif word == "/help":
             self._screen.show_progress(COMMANDS)
         elif word == "/plain" and self._conversation.last is None:
-            raise InvalidInputError("no message to ask again", hint="type a message first")
+            raise InvalidInputError("there is no message to repeat", hint="type a message first")
         elif word == "/plain":
             self._begin()
             self._finish(self._conversation.ask_plainly(self._show))

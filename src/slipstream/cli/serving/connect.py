@@ -108,7 +108,7 @@ def _require_fitting(options: argparse.Namespace, screen: Screen) -> None:
         )
     if options.launch and (screen.json or options.test or options.client is None):
         raise UsageError(
-            "--launch needs a client and excludes --json and --test",
+            "--launch needs a client, and cannot be combined with --json or --test",
             hint=f"slipstream connect {options.client or 'claude'} --launch",
         )
     if options.write and options.client is None:

@@ -47,7 +47,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Check this machine or diagnose a run; the exit code is 1 for a fault, known or not."""
     root = find_runs_root(os.environ)
     if options.dry_run and options.bundle is None:
-        raise UsageError("--dry-run is for --bundle", hint="slipstream doctor --bundle FILE")
+        raise UsageError("--dry-run needs --bundle", hint="slipstream doctor --bundle FILE")
     if options.bundle is not None:
         return _run_bundle(options, _read_site(root, options), screen)
     if options.subject is not None:
@@ -80,7 +80,7 @@ def _run_bundle(options: argparse.Namespace, site: Site, screen: Screen) -> Exit
     screen.show_data(text=text, document=listed.to_json())
     if not options.dry_run:
         bundle.write(options.bundle)
-        screen.show_progress(f"{options.bundle} is written; look into it before you send it")
+        screen.show_progress(f"written: {options.bundle}; review it before you send it")
     return ExitCode.DONE
 
 

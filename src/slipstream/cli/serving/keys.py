@@ -32,7 +32,7 @@ EXAMPLES = """\
 # create a key for a user; its secret is printed once
 slipstream keys new --name alice --days 90
 # a key that may use chat only, with 4 concurrent requests
-slipstream keys new --name bot --routes chat models --at-once 4
+slipstream keys new --name bot --routes chat models --concurrent-requests 4
 """
 
 
@@ -44,7 +44,7 @@ def add_arguments(add: OptionAdder) -> None:
         aliases={"create": "new", "add": "new", "ls": "list", "delete": "revoke", "rm": "revoke"},
     )
     add("[ID]", "id of the key to rotate or revoke")
-    add("--name NAME", "user of the new key, shown in logs")
+    add("--name NAME", "name of the new key's user, shown in logs")
     add("--days DAYS", "days until the new key expires (default: it does not)", _days)
     add(
         "--overlap TIME",
@@ -60,14 +60,14 @@ def _add_terms(add: OptionAdder) -> None:
     add = add.group("limits of a new key", "A limit that is not set here comes from gate.toml.")
     add(
         "--routes ROUTE ...",
-        f"routes that it opens: {', '.join(get_args(Scope))} (default: all but metrics)",
+        f"routes that the key allows: {', '.join(get_args(Scope))} (default: all but metrics)",
         choices=get_args(Scope),
     )
-    add("--models NAME ...", "served model names that it opens (default: all)")
-    add("--at-once N", "concurrent requests (default 64)", dest="requests_at_once")
+    add("--models NAME ...", "served model names that the key allows (default: all)")
+    add("--concurrent-requests N", "concurrent requests (default 64)", dest="requests_at_once")
     add("--requests-per-minute N", "requests per minute (default: no limit)")
     add("--tokens-per-minute N", "tokens of prompts and answers per minute (default: no limit)")
-    add("--max-tokens N", "tokens per answer (default: no limit)")
+    add("--max-tokens N", "maximum tokens per answer (default: no limit)")
     add(
         "--weight W",
         "share of the batch relative to other keys when the server is full (default 1)",
@@ -81,7 +81,7 @@ def _add_terms(add: OptionAdder) -> None:
     )
     add(
         "--drafts",
-        "whether its requests are drafted; off answers them plainly (default on)",
+        "use drafts for its requests (default on)",
         choices=("on", "off"),
     )
     add(
@@ -118,7 +118,7 @@ def _require_fitting(options: argparse.Namespace) -> None:
     """Raise if an option does not go with the action."""
     if (options.id is not None) != (options.action in ("rotate", "revoke")):
         raise UsageError(
-            "an ID is for `keys rotate` and `keys revoke`, and both need one",
+            "`keys rotate` and `keys revoke` need an ID, and only they take one",
             hint="slipstream keys list",
         )
     new = ("name", "days", *KeyTerms.model_fields)

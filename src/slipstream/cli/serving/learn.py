@@ -45,19 +45,19 @@ slipstream learn Qwen3-8B --back 0
 def add_arguments(add: OptionAdder) -> None:
     add("RUN", RUN_HELP)
     act = add.exclusive()
-    act("--once", "train one candidate from what is kept, if that wins anything, and offer it")
-    act("--dry-run", "print what training now would cost and save, without doing it")
+    act("--once", "train one candidate from the kept text now, and offer it if it is better")
+    act("--dry-run", "print what training now would cost and save, without training")
     act("--history", "list every generation of the drafter, with its verdict")
     act("--back N", "load generation N; 0 is the drafter of the plan", natural_number)
-    act("--stop", "keep no more text, and train no more")
+    act("--stop", "stop keeping text and training")
     add(
         "--window FROM-TO",
-        "local time of day in which it may train, such as 01:00-06:00 (default: whenever the "
+        "local time of day in which to train, such as 01:00-06:00 (default: whenever the "
         "server is idle)",
         str,
     )
     add("--steps N", "optimizer steps per candidate (default: three passes over the text)")
-    add("--redact PATTERN ...", "regular expressions of text that is not kept")
+    add("--redact PATTERN ...", "regular expressions of text to remove from what is kept")
     add.parser.usage = "slipstream learn RUN [options]"
 
 
@@ -84,7 +84,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     if options.stop:
         _order(folder, LearningOrder(terms=None))
         screen.show_data(
-            text=f"{chosen.id} learns no more", document=LearningOrder(terms=None).to_json()
+            text=f"{chosen.id} no longer learns", document=LearningOrder(terms=None).to_json()
         )
         return ExitCode.DONE
     require_parts()
@@ -96,7 +96,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         return _train_once(folder, chosen, terms, screen)
     order = LearningOrder(terms=terms)
     _order(folder, order)
-    text = f"{chosen.id} learns from now on; what it keeps and learns is in {home.path}"
+    text = f"{chosen.id} learns from now on; its text and drafters are in {home.path}"
     screen.show_data(text=text, document=order.to_json())
     return ExitCode.DONE
 
@@ -178,6 +178,8 @@ def _order(folder: RunFolder, order: LearningOrder) -> None:
         if next(ask(folder.socket, order, (LearningOrder,), seconds=ANSWER_SECONDS), None):
             return
     except (OSError, ValueError) as fault:
-        what = f"{name} takes no orders now: {fault}"
+        what = f"{name} accepts no commands now: {fault}"
         raise InvalidInputError(what, hint=f"slipstream status {name}") from fault
-    raise EngineError("the run ended before it took the order", hint=f"slipstream status {name}")
+    raise EngineError(
+        "the run ended before it accepted the command", hint=f"slipstream status {name}"
+    )

@@ -171,7 +171,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
             folder = before  # A full disk leaves no room for another folder: this one has some.
             chronicle.go_on_in(folder, serving.describe(folder))
         if terms.gated and inherit_learnt(folder, begun) is not None:
-            warnings.append("it begins with what an earlier run of this plan has learnt")
+            warnings.append("it starts with what an earlier run of this plan learnt")
         if serving.handed is not None:
             write_key(folder.path / "keys.json", serving.handed)
         screen.rest()
@@ -235,7 +235,9 @@ def _find_plan(
     """Return the plan of a run or file, or a new one; terms are checked before planning."""
     if earlier is not None:
         require_no_plan_options(
-            options, "a run is served again with its own plan", "slipstream serve TARGET [options]"
+            options,
+            "a run's folder is served with the run's own plan",
+            "slipstream serve TARGET [options]",
         )
         return leave_trial(earlier)[0], read_terms(options, earlier.terms)
     terms = Terms(keys_file=find_key_file(os.environ))
@@ -291,7 +293,7 @@ def _supervise(
     except EngineError as fault:
         if not hold:
             raise
-        chronicle.note(f"{fault.message}; waiting without an engine to be stopped")
+        chronicle.note(f"{fault.message}; waiting without an engine until it is stopped")
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         signal.sigwait(SIGNALS)
         raise

@@ -62,7 +62,7 @@ def add_running_options(add: OptionAdder) -> None:
     add("--detach", "return once the server is ready, and leave it running")
     add(
         "--drain SECONDS",
-        "time that open requests have to finish when the run is stopped "
+        "seconds that open requests get to finish when the run is stopped "
         f"(default {Terms().drain_seconds})",
         natural_number,
     )
@@ -141,7 +141,7 @@ def show_unit(
         raise UsageError("a unit needs a saved plan", hint="slipstream plan TARGET --json > PLAN")
     if options.detach or options.accept_changes or options.hold:
         raise UsageError(
-            "--unit excludes --detach, --hold and --accept-changes",
+            "--unit cannot be combined with --detach, --hold or --accept-changes",
             hint="without --detach, --hold and --accept-changes: slipstream serve PLAN --unit",
         )
     command = Path(shutil.which("slipstream") or sys.argv[0]).absolute()

@@ -30,7 +30,7 @@ def add_arguments(add: OptionAdder) -> None:
     add_run(add, default="list all runs; with --by the newest")
     add(
         "--by",
-        "sum up drafted and accepted tokens and times of a run's requests instead: by kind of "
+        "summarize drafted and accepted tokens and times of a run's requests instead: by kind of "
         "content, API key, route or context length",
         choices=get_args(Grouping),
     )

@@ -17,7 +17,7 @@ from slipstream.serving.supervision.engine_session import ProcessTools
 EXAMPLES = """\
 # let open requests finish, then stop the only live run
 slipstream stop
-# stop a certain run at once
+# stop one run immediately
 slipstream stop Qwen3-8B --now
 """
 

@@ -100,7 +100,7 @@ def _read_bounds(text: str) -> SteeringOrder:
         raise argparse.ArgumentTypeError(f"'{text}' is not a length such as 3, 1-3 or any")
     least, most = int(found[1]) if found[1] else None, int(found[2])
     if least is not None and least > most:
-        raise argparse.ArgumentTypeError(f"'{text}' has no length in it")
+        raise argparse.ArgumentTypeError(f"'{text}' is an empty range")
     return SteeringOrder(least=least, most=most)
 
 
@@ -108,12 +108,12 @@ def _bound_drafts(folder: RunFolder, bounds: SteeringOrder, screen: Screen) -> E
     live = read_live(folder)
     if live is None or not any(state.steers for state in live.steering):
         raise InvalidInputError(
-            f"the draft length of {folder.path.name} is not adapted, or its engine is not up",
+            f"the draft length of {folder.path.name} is not steered, or its engine is not running",
             hint=f"slipstream status {folder.path.name}",
         )
     _send(folder, bounds, screen, seconds=ANSWER_SECONDS)
     least, most = bounds.least, bounds.most
-    text = f"drafts have {least or 0} to {most} tokens from now on"
+    text = f"the draft length is {least or 0} to {most} from now on"
     screen.show_data(
         text="the draft length is unbounded" if most is None else text, document=bounds.to_json()
     )
@@ -145,7 +145,7 @@ def _send(
             if isinstance(answer, Event):
                 screen.show_progress(render_event(answer))
     except (FileNotFoundError, ConnectionRefusedError) as fault:
-        what = f"{name} takes no orders now: {fault.strerror}"
+        what = f"{name} accepts no commands now: {fault.strerror}"
         raise InvalidInputError(what, hint=f"slipstream status {name}") from fault
     except (OSError, ValueError) as fault:
         hint = f"slipstream logs --events {name}"

@@ -49,7 +49,7 @@ slipstream top Qwen3-8B --json
 
 def add_arguments(add: OptionAdder) -> None:
     add_run(add, default="the newest live run")
-    add("--once", "print the current state once and exit, as without a terminal")
+    add("--once", "print one snapshot and exit (default without a terminal)")
     add.parser.usage = "slipstream top [RUN] [options]"
 
 
