@@ -172,7 +172,7 @@ class Checkpoint(Record):
     @model_validator(mode="after")
     def _hold_quantization_together(self) -> "Checkpoint":
         if self.quantization is not None and self.quantized is False:
-            raise ValueError("quantization is given, but quantized is false")
+            raise ValueError("quantization is set, but quantized is false")
         return self
 
     @property

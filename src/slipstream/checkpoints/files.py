@@ -24,7 +24,7 @@ from slipstream.errors import InvalidInputError, MissingPartError
 from slipstream.user_folders import find_local
 
 INDEX = "model.safetensors.index.json"
-GGUF_MESSAGE = "GGUF is not served, only models with safetensors are"
+GGUF_MESSAGE = "GGUF models cannot be served, only models with safetensors"
 MOST_BYTES = 128 << 20  # of a config, a tokenizer or an index; the largest tokenizers have 35 MB
 
 

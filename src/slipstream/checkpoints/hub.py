@@ -146,7 +146,7 @@ def explain(fault: Exception, name: str, revision: str | None) -> SlipstreamErro
             f"the disk is full: {getattr(fault, 'strerror', None) or 'No space left on device'}",
             details=(f"while {name} was downloaded",),
             hint="make room, or name a folder on a larger disk with HF_HUB_CACHE; "
-            "files that have arrived are kept",
+            "files that are complete are kept",
         )
     if isinstance(fault, OSError) and fault.errno and fault.filename:
         return InvalidInputError(
@@ -168,14 +168,14 @@ def explain(fault: Exception, name: str, revision: str | None) -> SlipstreamErro
     return MissingPartError(
         f"cannot read {name} from the hub",
         details=(f"{type(root).__name__}: {lines[0].split(' (')[0]}",),
-        hint="check the network and HF_ENDPOINT; HF_HUB_OFFLINE=1 starts from what the cache has",
+        hint="check the network and HF_ENDPOINT; HF_HUB_OFFLINE=1 uses only what is in the cache",
     )
 
 
 def explain_absence(name: str) -> MissingPartError:
     """Make the error of a model that may not be fetched."""
     return MissingPartError(
-        f"{name} is not in the cache, and HF_HUB_OFFLINE forbids the download",
+        f"{name} is not in the cache, and HF_HUB_OFFLINE forbids downloads",
         hint="unset HF_HUB_OFFLINE",
     )
 
@@ -188,7 +188,7 @@ def _explain_status(status: int, code: str, name: str, revision: str | None) -> 
         )
     if code == "RevisionNotFound":
         return InvalidInputError(
-            f"{name} has no revision {revision}", hint="name a branch, a tag or a commit of it"
+            f"{name} has no revision {revision}", hint="name one of its branches, tags or commits"
         )
     if code == "GatedRepo" or status == 403:
         return GatedModelError(
@@ -196,7 +196,7 @@ def _explain_status(status: int, code: str, name: str, revision: str | None) -> 
             hint=f"accept the terms on the hub's page of {name}, then set HF_TOKEN",
         )
     return MissingPartError(
-        f"the hub has no {name}, or does not show it to this user: {answered}",
+        f"the hub has no {name}, or this user may not see it: {answered}",
         hint="check the name; for a private or gated model set HF_TOKEN",
     )
 

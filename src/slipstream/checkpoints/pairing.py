@@ -114,8 +114,8 @@ def find_model_faults(target: Checkpoint, drafter: Checkpoint) -> Iterator[Fault
         yield warn(
             "draft-model-size",
             f"{drafter.name} has {share:.0%} of the weights of {target.name}, "
-            "and each drafted token is a pass over them",
-            "a model of a tenth of the target's size or less, or another --method",
+            "and every draft token takes a pass over them",
+            "a model of at most a tenth of the target's size, or another --method",
         )
 
 
@@ -141,7 +141,7 @@ def find_long_draft(drafter: Checkpoint, draft: DraftPart, length: int | None) -
     """vLLM drafts past the trained block without a word; those positions are noise."""
     longest = draft.longest_draft
     if length is not None and longest is not None and length > longest:
-        message = f"{length} draft tokens were asked for, but {drafter.name} was trained on "
+        message = f"{length} draft tokens were requested, but {drafter.name} was trained on "
         message += f"blocks of {draft.block_size} and drafts at most {longest}"
         yield refuse("draft-length", message, f"--k {longest}")
 
@@ -153,7 +153,7 @@ def find_short_context(
     wanted = context if context is not None else target.context
     if wanted is None or drafter.context is None or drafter.context >= wanted:
         return
-    message = f"{drafter.name} knows {drafter.context} positions, but {wanted} would be served"
+    message = f"{drafter.name} has {drafter.context} positions, but {wanted} would be served"
     hint = f"--context {drafter.context}"
     yield (warn if context is None else refuse)("drafter-context", message, hint)
 
@@ -198,9 +198,9 @@ def find_mask_token(pair: _Pair) -> Iterator[Fault]:
         return
     mask, size, name = pair.draft.mask_token_id, pair.target.vocabulary_size, pair.drafter.name
     if mask is None and pair.drafter.complete:
-        yield pair.misfit("mask-missing", f"{name} names no mask_token_id, so it cannot draft")
+        yield pair.misfit("mask-missing", f"{name} has no mask_token_id, so it cannot draft")
     if mask is not None and size is not None and not 0 <= mask < size:
-        message = f"{name} masks with token {mask}, "
+        message = f"{name} uses token {mask} as its mask, "
         message += f"but {pair.target.name} has only tokens 0 to {size - 1}"
         yield pair.misfit("mask-outside", message)
 
@@ -232,12 +232,12 @@ def find_layer_convention(pair: _Pair) -> Iterator[Fault]:
         yield pair.misfit(
             "layer-convention",
             f"{name} lists layer outputs {_show(ids)} and hidden states "
-            f"{_show(draft.auxiliary_ids)}, which would have to be one higher each",
+            f"{_show(draft.auxiliary_ids)}, which would each have to be one higher",
         )
     if draft.layer_id_convention == "layer-output" and count is not None and max(ids) == count:
         yield pair.misfit(
             "layer-convention",
-            f"{name} counts up to layer {count} of a target with layers 0 to "
+            f"{name} counts to layer {count} of a target with layers 0 to "
             f"{count - 1}: its ids {_show(ids)} are hidden states, one too high",
         )
     if draft.layer_id_convention == "hidden-state" and min(ids) == 0:
@@ -269,13 +269,13 @@ def find_rope(pair: _Pair) -> Iterator[Fault]:
         yield warn(
             "rope-theta",
             f"rope theta is {ours.theta:g} in {names[0]} and {theirs.theta:g} in {names[1]}",
-            "watch vllm:spec_decode_num_accepted_tokens on /metrics: it shows if this is right",
+            "watch vllm:spec_decode_num_accepted_tokens on /metrics: it shows acceptance",
         )
     scalings = ((ours.scaling, ours.factor), (theirs.scaling, theirs.factor))
     if None not in (ours.scaling, theirs.scaling) and scalings[0] != scalings[1]:
         shown = [f"{kind}{f' x{factor:g}' if factor else ''}" for kind, factor in scalings]
         message = f"rope scaling is {shown[0]} in {names[0]} and {shown[1]} in {names[1]}"
-        yield warn("rope-scaling", message, "keep --context within what both know unscaled")
+        yield warn("rope-scaling", message, "keep --context within what both have without scaling")
 
 
 def find_causality(pair: _Pair) -> Iterator[Fault]:

@@ -57,7 +57,7 @@ def read_checkpoint(
         return parse_checkpoint(files, tokenizer=tokenizer)
     except PermissionError as fault:
         raise InvalidInputError(
-            f"{fault.filename} is not readable for this user", hint=f"chmod -R a+rX {name}"
+            f"{fault.filename} is not readable by this user", hint=f"chmod -R a+rX {name}"
         ) from fault
     except (ValueError, TypeError, KeyError, AttributeError) as fault:
         faulty = describe_faults(fault) if isinstance(fault, ValidationError) else (str(fault),)

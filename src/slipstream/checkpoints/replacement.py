@@ -24,7 +24,7 @@ def find_replacement_faults(loaded: str, drafter: str) -> Iterator[Fault]:
     files, others = open_files(loaded), open_files(drafter)
     hint = f"stop the run, then slipstream serve TARGET --drafter {drafter}"
     if files.read(MASK_EMBEDDING) is not None or others.read(MASK_EMBEDDING) is not None:
-        message = f"{MASK_EMBEDDING} is read when an engine starts, and only then"
+        message = f"{MASK_EMBEDDING} is read only when an engine starts"
         yield refuse("swap-mask", message, hint)
     held, given = (_describe_tensors(one) for one in (files, others))
     if wrong := sorted(name for name in held | given if held.get(name) != given.get(name)):
@@ -32,12 +32,12 @@ def find_replacement_faults(loaded: str, drafter: str) -> Iterator[Fault]:
             f"{name} is {given.get(name, 'missing')}, not {held.get(name, 'there')}"
             for name in wrong[:SHOWN]
         )
-        message = f"{len(wrong)} tensors of {drafter} do not match those that run: {shown}"
+        message = f"{len(wrong)} tensors of {drafter} do not match the loaded drafter's: {shown}"
         yield refuse("swap-tensors", message, hint)
     ours, theirs = (_describe_settings(one) for one in (files, others))
     if wrong := [name for name in ours if differ(ours[name], theirs[name])]:
         shown = "; ".join(f"{name} is {theirs[name]}, not {ours[name]}" for name in wrong[:SHOWN])
-        message = f"{drafter} was made for other settings than those that run: {shown}"
+        message = f"{drafter} was made for other settings than the loaded drafter's: {shown}"
         yield refuse("swap-settings", message, hint)
 
 

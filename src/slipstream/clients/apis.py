@@ -37,11 +37,11 @@ class Streamed:
         if not self.names:
             return f"no tool call, only the text {self.text[:80]!r}"
         if self.names != [TOOL]:
-            return f"calls of {', '.join(self.names)} came instead of one of {TOOL}"
+            return f"{', '.join(self.names)} was called instead of {TOOL}"
         try:
             given = json.loads("".join(self.arguments.values()))
         except ValueError:
-            return f"its arguments are no JSON: {''.join(self.arguments.values())[:80]!r}"
+            return f"its arguments are not JSON: {''.join(self.arguments.values())[:80]!r}"
         allowed = SCHEMA["properties"]["unit"]["enum"]
         fits = isinstance(given, dict) and given.keys() == {"unit"} and given["unit"] in allowed
         return None if fits else f"its arguments break the schema: {json.dumps(given)[:80]}"

@@ -29,13 +29,13 @@ from slipstream.records import Record
 from slipstream.steering.ledger import LedgerLine
 
 _HINTS = {
-    400: "/new begins a conversation without what was said before",
+    400: "/new starts a conversation without the earlier turns",
     401: KEY_HINT,
     403: KEY_HINT,
-    404: "slipstream chat again, which reads the model's name anew",
-    413: "/new begins a conversation without what was said before",
-    429: "ask again in a moment",
-    503: "ask again in a moment",
+    404: "slipstream chat again, which reads the model's name again",
+    413: "/new starts a conversation without the earlier turns",
+    429: "try again in a moment",
+    503: "try again in a moment",
 }
 
 
@@ -204,4 +204,6 @@ def _count_steps(sample: Sample, line: LedgerLine | None) -> tuple[int | None, i
 
 
 def _break_off(why: str) -> EngineError:
-    return EngineError(f"the answer broke off: {why}", hint="ask again, or slipstream status")
+    return EngineError(
+        f"the answer was interrupted: {why}", hint="send it again, or slipstream status"
+    )

@@ -68,14 +68,14 @@ def plan_change(wanted: ConfigFile) -> tuple[str | None, str, tuple[str, ...]]:
         _require_plain(path)
         content = path.read_bytes() if path.exists() else None
         if content is not None and len(content) > MOST_BYTES:
-            raise ValueError(f"it has {len(content):,} bytes, and may have {MOST_BYTES:,}")
+            raise ValueError(f"it has {len(content):,} bytes, and the limit is {MOST_BYTES:,}")
         text = None if content is None else content.decode()
         return text, *merge(text or "", wanted)
     except (OSError, ValueError) as fault:
         why = getattr(fault, "strerror", None) or fault
         raise InvalidInputError(
             f"{path} is left as it is: {why}",
-            hint=f"ls -ld {path}; put it right, or add by hand what `connect` prints",
+            hint=f"ls -ld {path}; fix it, or add manually what `connect` prints",
         ) from fault
 
 
@@ -117,7 +117,7 @@ def merge(text: str, wanted: ConfigFile) -> tuple[str, tuple[str, ...]]:
     if wanted.list_key is not None:
         written, after, changed = _merge_into_list(text, before, wanted.list_key, wanted.entries)
     elif not isinstance(before, dict | None):
-        raise MergeError("it is no object with keys")
+        raise MergeError("it is not an object with keys")
     else:
         after, changed = _combine(before or {}, wanted.entries)
         written = "\n".join([*write(text, after, wanted.entries), ""]) if changed else text
@@ -189,7 +189,7 @@ def _merge_into_list(
 ) -> tuple[str, list[Any], list[str]]:
     """Replace the entry of the same key's value in a YAML list, or append it."""
     if not isinstance(before, list | None):
-        raise MergeError("it is no list of entries")
+        raise MergeError("it is not a list of entries")
 
     def is_ours(one: Any) -> bool:
         return isinstance(one, dict) and one.get(key) == entry[key]

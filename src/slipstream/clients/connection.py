@@ -111,7 +111,7 @@ def describe_run(run: Run, key: ClientKey) -> ServedModel:
     address = Address.of(run.plan)
     if address.socket is not None:
         raise InvalidInputError(
-            f"{run.id} listens at the Unix socket {address.socket}, which no client can be given",
+            f"{run.id} listens at the Unix socket {address.socket}, which no client can use",
             hint="without --uds: slipstream serve TARGET --port 8000",
         )
     return ServedModel(
@@ -231,7 +231,7 @@ class Client(ABC):
         notes = setup.notes
         if served.url != reached.url:
             name, host = urlsplit(reached.url).hostname, urlsplit(served.url).hostname
-            lead = f"the certificate is for {name}, which has to lead to {host}: see /etc/hosts"
+            lead = f"the certificate is for {name}, which must resolve to {host}: see /etc/hosts"
             notes = (*notes, lead)
         return Connection(
             **dict(setup.model_copy(update={"notes": notes})),
@@ -273,7 +273,7 @@ def check_plan(client: Client, served: ServedModel) -> list[Check]:
         hint += f"slipstream connect {client.name} --key {client.name}.key"
         checks.append(Check(what="key", works=False, message=message, hint=hint))
     if client.wants_plain_name and "/" in served.name:
-        message = f"{client.title} takes no model name with a slash, as {served.name} has"
+        message = f"{client.title} accepts no model name with a slash, such as {served.name}"
         short = served.name.rpartition("/")[2]
         hint = f"slipstream serve TARGET -- --served-model-name {short} {served.name}"
         checks.append(Check(what="model name", works=False, message=message, hint=hint))

@@ -48,7 +48,7 @@ class Tester:
         streamed = await self._stream(http, _CALL, min(CALL_TOKENS, room), "forced")
         fault = streamed.error or streamed.find_call_fault()
         hint = PARSER_HINT if fault and streamed.error is None else None
-        message = fault or "complete, in pieces"
+        message = fault or "complete, in several chunks"
         return Check(what="tool call, forced", works=fault is None, message=message, hint=hint)
 
     async def _test_choice(self, http: httpx.AsyncClient) -> Check:
@@ -95,7 +95,7 @@ class Tester:
             message = _describe(COUNT_PATH, answer)
             if answer.status_code == httpx.codes.OK:
                 counted = answer.json()["input_tokens"]
-                message = f"{counted} tokens, as the answer said {short.prompt_tokens}"
+                message = f"{counted} tokens; the answer reported {short.prompt_tokens}"
         except (httpx.HTTPError, ValueError, LookupError, TypeError) as fault:
             message = f"{COUNT_PATH}: {type(fault).__name__} {fault}"
         works = counted is not None and counted == short.prompt_tokens
@@ -121,7 +121,7 @@ class Tester:
         except httpx.HTTPError as fault:
             streamed.error = f"the stream broke: {type(fault).__name__} {fault}".strip()
         except (ValueError, LookupError, TypeError, AttributeError) as fault:
-            streamed.error = f"an event has another form: {type(fault).__name__} {fault}"
+            streamed.error = f"an event has an unexpected form: {type(fault).__name__} {fault}"
         if streamed.error is None and not streamed.complete:
             streamed.error = "the stream ended without its last event"
         return streamed

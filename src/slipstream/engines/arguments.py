@@ -100,7 +100,7 @@ def parse_size(text: str) -> int:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"vLLM would not understand this: {message}", hint="vllm serve --help=all")
+        raise UsageError(f"vLLM would reject this: {message}", hint="vllm serve --help=all")
 
 
 @cache
@@ -279,12 +279,13 @@ def _not_understood(word: str) -> UsageError:
     near = difflib.get_close_matches(name, flags, n=1)
     if not word.startswith("-"):
         return UsageError(
-            f"'{word}' is no value of the engine argument before it",
-            hint="one value for each argument after --, unless vLLM takes several",
+            f"'{word}' is not a value of the engine argument before it",
+            hint="give one value per argument after --, unless vLLM takes several",
         )
     if full:
         return UsageError(
-            f"{name} is short for {' or '.join(full[:4])}: write the argument in full", hint=full[0]
+            f"{name} is an abbreviation of {' or '.join(full[:4])}: write the argument in full",
+            hint=full[0],
         )
     return UsageError(
         f"vLLM {' or '.join(VERSIONS)} has no argument {name}",

@@ -112,7 +112,7 @@ def _find_target_class(target: Checkpoint, draft: DraftPart, version: str) -> It
     yield refuse(
         "target-class",
         f"vLLM {version} runs no {draft.family} on {known}: "
-        "that class hands out no auxiliary hidden states",
+        "that class provides no auxiliary hidden states",
         f"pip install vllm=={newer}" if newer else f"slipstream plan {target.name} --method ngram",
     )
 

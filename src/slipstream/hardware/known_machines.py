@@ -39,7 +39,7 @@ def load_host(name_or_file: str) -> Host:
         return known
     if _ADDRESS.fullmatch(name_or_file):
         raise InvalidInputError(
-            f"--host names a machine to plan for, and {name_or_file} is an address to listen on",
+            f"--host names a machine to plan for, but {name_or_file} is an address to listen on",
             hint=f"slipstream serve TARGET --bind {name_or_file}",
         )
     path = find_local(name_or_file)

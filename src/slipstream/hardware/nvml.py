@@ -40,7 +40,7 @@ def read_nvidia(
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as fault:
-        return NvidiaPart(remarks=(f"no NVIDIA accelerator seen: NVML says '{fault}'",))
+        return NvidiaPart(remarks=(f"no NVIDIA accelerator found: NVML reports '{fault}'",))
     try:
         devices = [_read_device(nvml, at) for at in range(_ask(nvml, "DeviceGetCount") or 0)]
         visible = select_visible(environment, devices)
@@ -141,7 +141,7 @@ def _read_memory(
         remark = f"accelerator {index}: NVML does not support the memory query, treated as unified"
         return *unified, [remark]
     except nvml.NVMLError as fault:
-        return None, None, None, [f"accelerator {index}: memory unknown, NVML says '{fault}'"]
+        return None, None, None, [f"accelerator {index}: memory unknown, NVML reports '{fault}'"]
     return "discrete", info.total, info.free, []
 
 

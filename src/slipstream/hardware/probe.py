@@ -37,7 +37,9 @@ from slipstream.hardware.surroundings import (
 )
 from slipstream.user_folders import model_cache
 
-_UNREAD_GPU = "/dev/kfd is there: a GPU of AMD, which is not read; `plan --host mi300x` is for one"
+_UNREAD_GPU = (
+    "/dev/kfd exists: an AMD GPU, which `probe` cannot read; plan for one with `plan --host mi300x`"
+)
 _PLATFORMS: dict[str, Platform] = {"linux": "linux", "darwin": "darwin", "windows": "windows"}
 
 

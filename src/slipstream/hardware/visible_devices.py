@@ -68,7 +68,7 @@ def _select_slice(uuid: str, devices: Sequence[Device]) -> Visible:
     if len(listed) == 1:
         ((device, part),) = listed
         return Visible((device,), (f"{VARIABLE} shows {part.uuid}",), True, part)
-    return Visible((devices[0],), (f"{VARIABLE} names {uuid}, which NVML does not know",), True)
+    return Visible((devices[0],), (f"{VARIABLE} names {uuid}, which NVML does not report",), True)
 
 
 def _select_devices(value: str, devices: Sequence[Device]) -> tuple[list[Device], list[str]]:
@@ -78,10 +78,12 @@ def _select_devices(value: str, devices: Sequence[Device]) -> tuple[list[Device]
         device = _find_device(entry, devices)
         if device is None:
             if entry not in ("", _HIDDEN):
-                remarks.append(f"{VARIABLE} names {entry}, which is not here: CUDA stops there")
+                remarks.append(
+                    f"{VARIABLE} names {entry}, which does not exist: CUDA ignores what follows"
+                )
             break
         if device in found:
-            remarks.append(f"{VARIABLE} names {entry} twice: CUDA shows nothing then")
+            remarks.append(f"{VARIABLE} names {entry} twice: CUDA then shows no device")
             found = []
             break
         found.append(device)
@@ -118,7 +120,7 @@ def _look_into(chosen: Sequence[Device], remarks: Sequence[str]) -> Visible:
     others = ", ".join(other.uuid or "unknown" for _, other in slices[1:]) or "none"
     told = f"MIG mode is on: CUDA shows the slice {part.uuid or 0} of accelerator {device.index}; "
     return Visible(
-        (device,), (*remarks, f"{told}{VARIABLE} can name another: {others}"), True, part
+        (device,), (*remarks, f"{told}{VARIABLE} can select another: {others}"), True, part
     )
 
 
@@ -129,5 +131,5 @@ def _remark_on_order(environment: Mapping[str, str], devices: Sequence[Device]) 
         return []
     return [
         "the accelerators differ, and CUDA counts the fastest first: "
-        f"{ORDER_VARIABLE}=PCI_BUS_ID makes it count as here"
+        f"{ORDER_VARIABLE}=PCI_BUS_ID makes it count as listed here"
     ]

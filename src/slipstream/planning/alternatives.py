@@ -15,7 +15,7 @@ CODES = ("memory", "cache")
 MOST_BUILDS = 3
 COUNTS = (1, 2, 4, 8)
 MOST_CONSUMER_CARDS = 4
-SMALLER = "a smaller one: slipstream models"
+SMALLER = "a smaller model: slipstream models"
 DEMO = "slipstream demo"
 # vLLM quantizes weights so as it loads them, from this compute capability on (Marlin below sm_89).
 FP8, FP8_CAPABILITY = "fp8_per_tensor", (8, 0)

@@ -106,7 +106,7 @@ def _find_context_fault(inputs: PlanInputs, settings: EngineSettings) -> Iterato
     if context is not None and 0 <= context.value < LEAST_CONTEXT:
         yield refuse(
             "context",
-            f"a context of {context.value} tokens holds no prompt with its answer",
+            f"a context of {context.value} tokens is too short for a prompt and its answer",
             f"slipstream plan {inputs.target.name} --context {USUAL_LENGTH}",
         )
     if context is None or positions is None or context.value <= positions:
@@ -192,7 +192,7 @@ def _ease(fault: Fault, by: str) -> Fault:
     """Turn too few positions of a drafter into a warning where something adds the others."""
     if fault.code != "drafter-context":
         return fault
-    message = f"{fault.message}: beyond them its drafts are untrained ({by} adds positions)"
+    message = f"{fault.message}: the drafter is untrained beyond them ({by} adds positions)"
     return warn(fault.code, message, fault.hint)
 
 
@@ -212,7 +212,7 @@ def _find_method_faults(inputs: PlanInputs, settings: EngineSettings) -> Iterato
         yield (refuse if known else warn)("mtp-layers", f"{target.name} {lack}", hint)
     elif method.needs == "heads" and inputs.draft_model is None and not keeps_mtp(target.name):
         message = f"vLLM takes {target.name} for a drafter because of its name, whatever the method"
-        hint = f"a folder of another name, or slipstream plan {target.name} --method ngram"
+        hint = f"rename its folder, or slipstream plan {target.name} --method ngram"
         yield refuse("mtp-name", message, hint)
     package = (method.package or "").partition("==")[0]
     if package and package not in inputs.host.software.packages:
@@ -238,8 +238,8 @@ def _find_headroom_fault(inputs: PlanInputs) -> Iterator[Fault]:
     if given is not None and inputs.is_unified and ours is not None and given.value > ours.value:
         yield warn(
             "headroom",
-            f"a share of {given.value:g} was asked for; here {ours.value:g} leaves the "
-            "system what it needs, and Sparks froze at 0.85",
+            f"a share of {given.value:g} was requested; on this machine {ours.value:g} leaves the "
+            "system the memory it needs, and DGX Sparks froze at 0.85",
             f"--gpu-memory-utilization {ours.value:g} after --",
         )
 
@@ -258,7 +258,7 @@ def _find_memory_faults(
         yield refuse("memory", message, "--host NAME")
         return
     if memory.items[0].size_bytes is None:
-        message = "the size of the weights is unknown, and so is whether they fit"
+        message = "the size of the weights is unknown, so it is not known whether they fit"
         yield warn("memory-unknown", message, "run this again with access to the hub")
         return
     if memory.sequences_that_fit == 0 or memory.lacks_sequence:
@@ -266,7 +266,7 @@ def _find_memory_faults(
         sure = exact or memory.lacks_sequence
         tokens = f"a sequence of {settings.context.value if settings.context else 0} tokens"
         message = f"{tokens} takes {show_bytes(memory.bytes_per_sequence)}, and {show_bytes(left)} "
-        message += "are left for it" + ("" if sure else " by estimated sizes of the weights")
+        message += "are left for it" + ("" if sure else ", by estimated sizes of the weights")
         message += describe_users(inputs)
         yield (refuse if sure else warn)("cache", message, "--context TOKENS")
         return
@@ -304,18 +304,18 @@ def _find_pictures_fault(inputs: PlanInputs) -> Iterator[Fault]:
     target = inputs.target
     if inputs.options.pictures and not takes_pictures(inputs):
         yield refuse(
-            "pictures",
-            f"--pictures was asked for, and {target.name} takes none: "
+            "images",
+            f"--images was requested, but {target.name} accepts none: "
             f"{target.architecture or 'its class is unknown, and'} has no vision part",
-            f"slipstream plan {target.name}, without --pictures",
+            f"slipstream plan {target.name}, without --images",
         )
 
 
 def _find_copy_fault(inputs: PlanInputs) -> Iterator[Fault]:
-    """Refuse copies that were asked for and cannot be made."""
+    """Refuse copies that were requested and cannot be made."""
     if inputs.options.copy_drafts and (obstacle := find_copy_obstacle(inputs)) is not None:
         hint = f"without --copy: slipstream plan {inputs.target.name}"
-        yield refuse("copy", f"--copy was asked for: {obstacle}", hint)
+        yield refuse("copy", f"--copy was requested: {obstacle}", hint)
 
 
 def _find_adaptive_fault(inputs: PlanInputs, settings: EngineSettings) -> Iterator[Fault]:
@@ -337,7 +337,7 @@ def _find_lossy_fault(inputs: PlanInputs, settings: EngineSettings) -> Iterator[
         yield warn(
             "lossy",
             f"rejection_sample_method {lossy} accepts tokens that {inputs.target.name} would not "
-            "choose: the text is another one, and `slipstream verify` does not certify it",
+            "choose: the text changes, and `slipstream verify` does not certify it",
             f"slipstream plan {inputs.target.name}, without rejection_sample_method",
         )
 
@@ -348,7 +348,7 @@ def _find_gated_faults(inputs: PlanInputs) -> Iterator[Fault]:
         if model is not None and model.gated and not model.complete:
             yield warn(
                 "gated",
-                f"{model.name} is gated: the hub gives it only to users with access",
+                f"{model.name} is gated: the hub serves it only to users with access",
                 f"accept the terms on the hub's page of {model.name}, then set HF_TOKEN",
             )
 

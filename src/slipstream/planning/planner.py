@@ -93,7 +93,7 @@ def _lay_down(inputs: PlanInputs) -> EngineOptions:
     recipe, user = inputs.recipe, inputs.options.engine
     if user.model is not None and user.model.value != inputs.target.name:
         raise UsageError(
-            f"--model {user.model.value} after -- is another model than {inputs.target.name}",
+            f"--model {user.model.value} after -- is not {inputs.target.name}",
             hint=f"slipstream plan {user.model.value}",
         )
     if recipe is None or not inputs.recipe_fits_machine or recipe.engine != "vllm":
@@ -146,7 +146,7 @@ def _decide_rest(
 def _decide_cache_bytes(inputs: PlanInputs, memory: MemoryBudget) -> Choice[int] | None:
     if not inputs.on_cpu or not memory.kv_pool_bytes:
         return None
-    why = "on a CPU the cache is sized in bytes: the wanted sequences at full length, if they fit"
+    why = "on a CPU the cache is sized in bytes: the planned sequences at full length, if they fit"
     return Choice(memory.kv_pool_bytes, "hardware", why)
 
 

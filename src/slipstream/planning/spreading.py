@@ -43,7 +43,9 @@ def spread_plan(
     plan = plan.change(
         nodes=Choice(count, "hardware", shared),
         master_address=Choice(head.address, "hardware", f"{head.name} on the link between them"),
-        master_port=Choice(master_port, "default", "where the ranks meet; only they may reach it"),
+        master_port=Choice(
+            master_port, "default", "where the ranks connect; only they may reach it"
+        ),
         executor=Choice("mp", "default", "vLLM's own executor over machines, without Ray"),
     )
     group = Group(
@@ -62,10 +64,14 @@ def spread_plan(
 
 def _make_rank(plan: LaunchPlan, group: Group) -> LaunchPlan:
     rank, own = group.rank, group.own
-    role = "this machine leads and answers" if rank == 0 else f"{group.members[0].name} leads"
+    role = (
+        "this machine is the head and serves the API"
+        if rank == 0
+        else f"{group.members[0].name} is the head"
+    )
     plan = plan.change(node_rank=Choice(rank, "hardware", role))
     if group.is_follower:
-        headless = Choice(True, "default", f"only {group.members[0].name} answers")
+        headless = Choice(True, "default", f"only {group.members[0].name} serves the API")
         plan = plan.change(headless=headless, host=None, port=None, uds=None, middleware=None)
     because = "its address on the link; vLLM would take that of the default route"
     named: dict[str, Choice[str]] = {"VLLM_HOST_IP": Choice(own.address, "hardware", because)}

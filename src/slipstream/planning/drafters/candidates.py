@@ -200,7 +200,11 @@ def _find_on_hub(
         )
         source = f"https://huggingface.co/{drafter.name}"
         entry = _publish(made_for, drafter.name, drafter.method, source, drafter.licence)
-        obstacle = "its repository contains code, which is never run" if drafter.has_code else None
+        obstacle = (
+            "its repository contains code, which slipstream never runs"
+            if drafter.has_code
+            else None
+        )
         if match == "name":
             obstacle = "it does not name this target as its base"
         yield Find(entry, match, "hub", obstacle)
@@ -350,7 +354,7 @@ def _explain(
         "name": f"{made} {entry.target}, of which the target is a build by name",
     }[find.match]
     if find.found == "hub":
-        return f"{how}; listed by the hub, not in the index"
+        return f"{how}; listed on the hub, not in the index"
     if here:
         return f"{how}; measured on {machine} (recipe {here[0]})"
     if elsewhere:

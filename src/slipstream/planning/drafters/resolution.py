@@ -176,7 +176,7 @@ def _take_best(listed: DrafterList) -> FoundDrafter | None:
 def _fall_back(listed: DrafterList, target: Checkpoint, goal: Goal) -> Choice[str]:
     """Choose how to draft without a drafter: by the target's own heads, from the text, or not."""
     known = sum(one.drafter is not None for one in listed.candidates)
-    why = f"none of the known drafters can be chosen, of {known}" if known else NO_DRAFTER
+    why = f"none of {known} known drafters can be used" if known else NO_DRAFTER
     if known or listed.hub.startswith("not searched"):
         why += f" (slipstream models {listed.target})"
     heads = any(one.drafter is None and one.method == "mtp" for one in listed.candidates)
@@ -194,7 +194,7 @@ def _fall_back(listed: DrafterList, target: Checkpoint, goal: Goal) -> Choice[st
 def _refuse_method(listed: DrafterList, method: str) -> InvalidInputError:
     named = f"slipstream plan {listed.target} --method {method} --drafter NAME"
     return InvalidInputError(
-        f"no drafter of method {method} can be chosen for {listed.target} (hub {listed.hub})",
+        f"no drafter of method {method} can be used for {listed.target} (hub {listed.hub})",
         details=tuple(
             f"{one.drafter or 'in the target'} ({one.method}): {one.obstacle}"
             for one in listed.candidates

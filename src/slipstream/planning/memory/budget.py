@@ -68,7 +68,7 @@ def make_budget(inputs: PlanInputs, settings: EngineSettings) -> MemoryBudget:
         else max(0, pool - null_block) // per_sequence,
         unknown=tuple(
             [item.name for item in items if item.size_bytes is None]
-            + (["cache of a token"] if per_token is None else [])
+            + (["cache of one token"] if per_token is None else [])
             + (["memory of the accelerator"] if usable is None and not inputs.on_cpu else [])
         ),
         # The target's alone: of a drafter's layers there may be only an estimate.

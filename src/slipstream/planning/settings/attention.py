@@ -115,7 +115,7 @@ def decide_kv_dtype(
     chosen = next(enough, max(held, key=lambda kind: held[kind] / HANDICAP[kind], default="auto"))
     if held.get(chosen, 0) <= plain:
         return None
-    fits = f"bfloat16 fits {plain} of {wanted} sequences, this type {held[chosen]}"
+    fits = f"bfloat16 holds {plain} of {wanted} sequences, this type {held[chosen]}"
     return Choice(chosen, "hardware", f"{fits}; {COST_OF_A_SMALLER_CACHE[chosen]}")
 
 
@@ -132,7 +132,7 @@ def list_cache_notes(inputs: PlanInputs, settings: EngineSettings) -> list[str]:
         if one.kv_dtype == choice.value and one.lost_share is not None
     ]
     words = f"{inputs.target.name} --cache -- --kv-cache-dtype {choice.value}"
-    unknown = f"what a cache in {choice.value} does to the text of this target is not measured"
+    unknown = f"the effect of a cache in {choice.value} on this target's text is not measured"
     return known or [f"{unknown}: slipstream verify {words}"]
 
 
@@ -161,9 +161,7 @@ def decide_drafter_kv_dtype(inputs: PlanInputs, kv_dtype: str) -> Choice[str] | 
     if kv_dtype.startswith("fp8") and not read_here:
         backend = inputs.given.drafting.attention_backend or decide_drafter_backend(inputs)
         if inputs.on_cpu:
-            why = (
-                "the CPU backend knows fp8 and the model's own type, and writes past another's end"
-            )
+            why = "the CPU backend has fp8 and the model's own type, and writes past the end of any other"
             return Choice("auto", "hardware", why)
         why = "drafts from an fp8 cache were not measured here"
         if backend is not None and backend.value == "FLASH_ATTN":
@@ -183,7 +181,7 @@ def decide_graph_mode(inputs: PlanInputs, kv_dtype: str) -> Choice[dict[str, Jso
 def decide_prefix_caching(inputs: PlanInputs) -> Choice[bool] | None:
     """Turn prefix caching off where speculation breaks it, and on for an agent elsewhere."""
     if drafts_without_cache(inputs):
-        why = "on a hybrid target drafts drop the trailing block: no hits, only cost "
+        why = "on a hybrid target drafts drop the trailing block: no cache hits, only cost "
         return Choice(False, "checkpoint", f"{why}(vllm#54360, #51250)")
     needed = inputs.options.goal == "agent"
     # On a hybrid target a recipe does without it for its drafts, which an agent does not have.
@@ -191,7 +189,7 @@ def decide_prefix_caching(inputs: PlanInputs) -> Choice[bool] | None:
         return inputs.from_recipe(False)
     if needed:
         why = "every turn of an agent repeats the conversation so far"
-        return Choice(True, "default", f"{why}: only what is new is computed")
+        return Choice(True, "default", f"{why}: only the new part is computed")
     return None
 
 

@@ -33,8 +33,8 @@ _WITHOUT_COUNTERPART = ("TQ_MODE", "TQ_RING_CAPACITY", "TQ_INITIAL_LAYERS")
 _BITS = {"TQ_KEY_BITS": "4", "TQ_VALUE_BITS": "3"}
 _ON = ("1", "true", "yes", "on")
 _OFF = ("", "off")
-_KEY_NOTE = "VLLM_API_KEY opens the server if no key file does; docker shows it to whoever asks, "
-_KEY_NOTE += "so slipstream keys new is the better way"
+_KEY_NOTE = "VLLM_API_KEY is the server's key if there is no key file; docker inspect shows it, "
+_KEY_NOTE += "so use slipstream keys new instead"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def read_container_variables(environment: Mapping[str, str]) -> ContainerOptions
         values["kv_dtype"] = turboquant
     if values.get("kv_dtype") in TURBOQUANT_BITS and "attention_backend" in values:
         named = values.pop("attention_backend")
-        notes.append(f"ATTENTION_BACKEND={named} is left out: TurboQuant has its own backend")
+        notes.append(f"ATTENTION_BACKEND={named} is ignored: TurboQuant has its own backend")
     if (served := given.get("SERVED_MODEL_NAME")) is not None:
         values["served_names"] = (served,)
     drafter = environment.get("DFLASH_DRAFTER")
@@ -99,7 +99,7 @@ def _read_extra(given: Mapping[str, str], faults: list[str]) -> EngineOptions:
     except ValueError as fault:
         faults.append(f"EXTRA_ARGS: {fault}")
         return EngineOptions()
-    return read_engine_arguments(extra, "environment", "given in EXTRA_ARGS")
+    return read_engine_arguments(extra, "environment", "set in EXTRA_ARGS")
 
 
 def _read_turboquant(given: Mapping[str, str], faults: list[str], notes: list[str]) -> str | None:

@@ -117,14 +117,14 @@ def decide_served_names(inputs: PlanInputs) -> Choice[tuple[str, ...]] | None:
     if short in ("", ".."):
         return None
     names = (short,) if target.source == "folder" else tuple(dict.fromkeys((short, target.name)))
-    return Choice(names, "default", "the name for clients; Claude Code accepts no slash in it")
+    return Choice(names, "default", "the name that clients use; Claude Code accepts no slash in it")
 
 
 def decide_conversation(inputs: PlanInputs) -> dict[str, Choice[Any] | None]:
     """Choose what only conversations depend on, by the name of the setting."""
     given = inputs.given
     tools = given.tool_parser or _decide_parser(inputs, "tool_parser")
-    used = Choice(True, "default", "the parser is not used without it") if tools else None
+    used = Choice(True, "default", "needed for the parser to be used") if tools else None
     return {
         "tool_parser": tools,
         "auto_tools": given.auto_tools or used,
@@ -189,7 +189,7 @@ def _decide_generation(inputs: PlanInputs) -> Choice[str] | None:
     if conversation is None or not conversation.sampling:
         return None
     shown = ", ".join(f"{name} {value:g}" for name, value in conversation.sampling.items())
-    because = f"requests without them use the checkpoint's: {shown}"
+    because = f"requests that do not set them use the checkpoint's: {shown}"
     ignored = "--generation-config vllm after -- ignores them"
     return Choice("auto", "checkpoint", f"{because}; {ignored}")
 

@@ -24,7 +24,7 @@ def decide_copies(inputs: PlanInputs) -> dict[str, Choice[str]]:
         return {VARIABLE: Choice(str(LONGEST), "user", "requested")}
     if inputs.runner != "V1":
         return {}
-    why = "text that a request repeats is drafted from its own tokens, up to so many per step"
+    why = "text that a request repeats is drafted from its own tokens, up to this many per step"
     return {VARIABLE: Choice(str(LONGEST), "default", f"{why}; --no-copy turns it off")}
 
 
@@ -32,7 +32,7 @@ def find_copy_obstacle(inputs: PlanInputs) -> str | None:
     """Return why no draft can be copied, None if it can."""
     given, family = inputs.given, inputs.draft.family if inputs.draft else None
     if family != "dflash":
-        return f"drafts are copied beside dflash only, and this plan has {family or 'no drafter'}"
+        return f"drafts are copied with dflash only, and this plan has {family or 'no drafter'}"
     for key, possible in _JUDGED_BY_TOKEN.items():
         choice = given.drafting.rest.get(key)
         if choice is not None and choice.value not in possible:

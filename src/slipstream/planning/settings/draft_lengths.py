@@ -36,12 +36,12 @@ def find_obstacle(settings: EngineSettings) -> str | None:
     if speculation.method.value not in _ANY_LENGTH:
         return f"{speculation.method.value} drafts one length"
     if copies is not None and copies.value > 1:
-        return "the ranks of a data-parallel engine have to draft alike"
+        return "the ranks of a data-parallel engine must draft the same length"
     if (adaptive := speculation.rest.get(ADAPTIVE)) is not None and adaptive.value:
-        return f"{ADAPTIVE} decides what is verified, and two would work against each other"
+        return f"{ADAPTIVE} chooses what is verified, and would conflict with steering"
     scheduler = settings.rest.get(SCHEDULER)
     if scheduler is not None and scheduler.value != STEERED:
-        return f"{SCHEDULER} is not ours"
+        return f"{SCHEDULER} is not slipstream's scheduler"
     return None
 
 
@@ -136,7 +136,7 @@ def decide_schedule(inputs: PlanInputs, settings: EngineSettings) -> dict[str, C
     given, steer = inputs.given.drafting.rest, find_steer(inputs, settings)
     if SCHEDULE in given or len(lengths) < 2 or settings.sequences is None or steer is None:
         return {}
-    why = f"{steer.because}; graphs are recorded for {show(lengths)}, and steering takes one a step"
+    why = f"{steer.because}; graphs are recorded for {show(lengths)}, and steering chooses one per step"
     ranges = make_schedule(lengths, settings.sequences.value)
     return {SCHEDULE: Choice(ranges, steer.source, why)}
 

@@ -26,7 +26,7 @@ from slipstream.records import Record
 
 Goal = Literal["latency", "throughput", "capacity", "agent"]
 PLAIN = "plain"
-AFTER_DASHES = "given after --"
+AFTER_DASHES = "set after --"
 # Arguments whose value is, or may be, a file or folder.
 PATHS = tuple(
     f"--{name}"

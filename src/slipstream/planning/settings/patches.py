@@ -64,12 +64,12 @@ def _find_patches(inputs: PlanInputs, settings: EngineSettings) -> Iterator[Choi
         yield Choice(CPU_SAMPLING, "hardware", f"{why} (vllm#55005)")
         why = "on a CPU with drafts, top_k without top_p crashes the engine"
         yield Choice(CPU_TOP_K, "hardware", why)
-        why = "on a CPU, copying logits to verify greedy drafts costs a part of every step"
+        why = "on a CPU, verifying greedy drafts copies logits in every step"
         yield Choice(GREEDY_VERIFICATION, "hardware", why)
     if inputs.runner == "V1" and inputs.draft is not None and inputs.draft.family == "dflash":
         why = "under load the draft length falls to zero, and the drafter's pass is skipped"
         yield Choice(DFLASH_NO_DRAFTS, "default", why)
-        why = "draft tokens that the drafter itself holds unlikely are not verified"
+        why = "draft tokens that the drafter itself finds unlikely are not verified"
         yield Choice(DFLASH_SURVIVAL, "default", why)
     if inputs.runner == "V2" and decide_copies(inputs):
         yield Choice(DFLASH_V2_COPY, "user", "drafts are copied where a request repeats its text")

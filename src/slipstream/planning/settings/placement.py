@@ -53,7 +53,7 @@ def _find_most_advised(inputs: PlanInputs) -> Choice[float] | None:
         return None
     if advice.crashed_above is None and not inputs.is_unified:
         return None
-    why = advice.crashed_above or "nobody ran it with more, and too much freezes the machine"
+    why = advice.crashed_above or "no higher value was tested, and too much freezes the machine"
     return Choice(advice.memory_utilization, "recipe", f"recipe {recipe.name}: {why}")
 
 
@@ -87,13 +87,13 @@ def decide_eager(inputs: PlanInputs) -> Choice[bool] | None:
     if inputs.local_advice.eager:
         return inputs.from_recipe(True)
     if inputs.machine == "gb10" and inputs.options.goal in ("latency", "agent"):
-        why = "on GB10 compiling took 18 instead of 9.5 minutes to start and gave nothing once "
-        return Choice(True, "hardware", f"{why}warm (NVIDIA forum, DFlash on DGX Spark)")
+        why = "on GB10 a start with compilation took 18 minutes instead of 9.5, and was no faster "
+        return Choice(True, "hardware", f"{why}once warm (NVIDIA forum, DFlash on DGX Spark)")
     return None
 
 
 def note_compilation(inputs: PlanInputs) -> str:
-    cost = "about 110 s more for 1.4 times the speed, measured on two cores"
+    cost = "about 110 s longer, for 1.4 times the speed, measured on two cores"
     told = f": {cost}" if inputs.on_cpu else "; later starts find it cached"
     return f"the engine compiles at its first start{told}; --enforce-eager after -- skips it"
 
@@ -149,7 +149,9 @@ def decide_parallel(inputs: PlanInputs, size: int, shortage: str) -> EngineOptio
 def _join_machines(count: int) -> EngineOptions:
     return EngineOptions(
         nodes=Choice(count, "hardware", f"one copy of the model on {count} machines"),
-        node_rank=Choice(0, "default", "this machine is the head node; the others are 1 and up"),
+        node_rank=Choice(
+            0, "default", "this machine is the head node; the others have ranks from 1"
+        ),
     )
 
 
@@ -201,7 +203,7 @@ def decide_dtype(inputs: PlanInputs) -> Choice[str] | None:
         return None
     users = inputs.given.sequences
     if inputs.method is not None:
-        rows = "verifying a draft multiplies several rows, whose operands would be converted first"
+        rows = "verifying drafts multiplies several rows, whose operands would be converted first"
     elif users is not None and users.value >= EMULATED_ROWS:
         rows = f"a step of {users.value} sequences takes less in float32"
     else:
@@ -237,12 +239,12 @@ def decide_modalities(inputs: PlanInputs) -> Choice[dict[str, JsonValue]] | None
         return None
     limits: dict[str, JsonValue] = {"image": 0, "video": 0, "audio": 0}
     if inputs.options.pictures and takes_pictures(inputs):
-        why = f"up to {MOST_PICTURES} per request, as clients resend earlier ones with every turn; "
-        why += "drafters are trained on text, so fewer drafts are accepted after pictures"
+        why = f"up to {MOST_IMAGES} per request, as clients resend earlier ones with every turn; "
+        why += "drafters are trained on text, so fewer drafts are accepted after images"
         return Choice(limits | {"image": MOST_PICTURES}, "user", why)
     how = "--pictures" if takes_pictures(inputs) else f"{FLAGS['media_limits']} after --"
-    why = "drafts are made for text only, and fetching media on request is a risk"
-    return Choice(limits, "checkpoint", f"{why}; {how} allows it")
+    why = "drafters are trained on text, and fetching media on request is a risk"
+    return Choice(limits, "checkpoint", f"{why}; {how} allows images")
 
 
 def decide_environment(inputs: PlanInputs) -> dict[str, Choice[str]]:
@@ -250,7 +252,7 @@ def decide_environment(inputs: PlanInputs) -> dict[str, Choice[str]]:
         return _decide_cpu_environment(inputs)
     variables: dict[str, Choice[str]] = {}
     if inputs.draft is not None:
-        why = "a drafter that needs V2 must not fall back to V1 and lose its acceptance"
+        why = "a drafter that needs V2 must not fall back to V1 and lose acceptance"
         variables["VLLM_USE_V2_MODEL_RUNNER"] = Choice("1", "default", why)
     obsolete = inputs.recipe.obsolete if inputs.recipe else ()
     for name, value in inputs.local_advice.environment.items():
@@ -265,13 +267,15 @@ def _decide_cpu_environment(inputs: PlanInputs) -> dict[str, Choice[str]]:
     variables: dict[str, Choice[str]] = {}
     if (library := inputs.host.software.openmp_library) is not None:
         why = "drafts ran twice as fast on Intel's OpenMP as on GNU's (vllm#44191); on two "
-        variables["LD_PRELOAD"] = Choice(library, "hardware", f"{why}threads the same")
+        variables["LD_PRELOAD"] = Choice(library, "hardware", f"{why}threads equally fast")
     if not cpus:
         return variables
     limit = inputs.host.processor.quota_cpus
     quota = "" if limit is None else f"; the container may use {limit:g} CPUs"
     if shares_one_process(inputs):
-        why = "the model runs in the engine's own process, so no core spins for a queue: a step "
+        why = (
+            "the model runs in the engine's own process, so no core busy-waits on a queue: a step "
+        )
         why += "takes 0.6 to 0.75 of the time on two threads (experiments/measure-cpu-settings)"
         variables["VLLM_ENABLE_V1_MULTIPROCESSING"] = Choice("0", "hardware", why)
         why = f"every thread computes while the scheduler waits{quota}"

@@ -19,7 +19,7 @@ GRAPH_TOKENS = 512
 BLACKWELL_GRAPH_TOKENS = 1024
 MOST_SEQUENCES = 256  # vLLM's own default
 MANY_SEQUENCES = 32
-CACHE_UNKNOWN: Choice[int] = Choice(8, "default", "how many the cache holds is unknown")
+CACHE_UNKNOWN: Choice[int] = Choice(8, "default", "how many fit into the cache is unknown")
 CPU_SEQUENCES = 4
 GPU_BATCHED_TOKENS = 8192
 CPU_BATCHED_TOKENS = 2048
@@ -37,7 +37,7 @@ def decide_draft_length(inputs: PlanInputs) -> Choice[int] | None:
     if measured is not None and (longest is None or measured <= longest):
         return inputs.from_recipe(measured)
     if longest is not None:
-        why = f"a block of {draft.block_size} drafts this many{_describe_step(inputs)}"
+        why = f"the longest draft of a block of {draft.block_size}{_describe_step(inputs)}"
         return Choice(longest, "checkpoint", why)
     elsewhere = inputs.advice.draft_length
     if (length := published or elsewhere) is not None:
@@ -81,7 +81,7 @@ def decide_context(inputs: PlanInputs) -> Choice[int]:
     if advised is not None and advised.value > least:
         choice = advised
     elif least:
-        why = "an agent's conversation grows with every file that it reads"
+        why = "an agent's conversation grows with every file it reads"
         choice = Choice(least, "default", why)
     elif inputs.on_cpu:
         choice = Choice(CPU_CONTEXT, "default", "prefill is slow on a CPU; --context raises it")
@@ -136,6 +136,6 @@ def decide_batched_tokens(inputs: PlanInputs, sequences: int, draft_length: int)
     least = sequences * (draft_length + 1)
     if choice.value >= least:
         return choice
-    why = "else they take turns" if inputs.is_since("0.33") else "vllm#53970"
+    why = "otherwise they take turns" if inputs.is_since("0.33") else "vllm#53970"
     needed = f"{sequences} sequences x {draft_length + 1} tokens to verify ({why})"
     return Choice(least, choice.source, f"{choice.value} is raised to {needed}")

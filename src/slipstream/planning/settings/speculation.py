@@ -17,7 +17,9 @@ def decide_speculation(inputs: PlanInputs, length: Choice[int] | None) -> dict[s
     if method is None:
         return None if given.method is None else dict(given)
     name = method.name_for(on_cpu=inputs.on_cpu)
-    by_path = Choice(name, "checkpoint", "set explicitly: the engine would guess it from the path")
+    by_path = Choice(
+        name, "checkpoint", "set explicitly: the engine would otherwise guess it from the path"
+    )
     chosen = replace(inputs.method_choice, value=name) if inputs.method_choice else by_path
     keys = {
         key: Choice(value, "default", method.keys_because) for key, value in method.keys.items()
@@ -61,7 +63,7 @@ def _draft_greedily(inputs: PlanInputs) -> dict[str, Choice[str]]:
     """
     if inputs.method is None or not inputs.method.in_one_pass:
         return {}
-    why = "tokens that are drawn apart from each other do not go together; not measured here: "
+    why = "tokens sampled independently within a block do not fit together; not measured here: "
     why += f"slipstream compare with a plan made with {SPECULATION}.{SAMPLING} probabilistic"
     return {SAMPLING: Choice("greedy", "default", why)}
 
