@@ -77,7 +77,7 @@ class FleetWishes(Record):
     method: MethodName | None = None
     k: PositiveInt | None = None
     thinking: Literal["on", "off"] | None = None
-    pictures: bool | None = None
+    images: bool | None = None
     copy_drafts: bool | None = None
     engine: tuple[str, ...] | None = None
 

@@ -29,7 +29,7 @@ from slipstream.planning.settings.placement import (
     decide_utilization,
     describe_users,
     find_undivided,
-    takes_pictures,
+    takes_images,
 )
 from slipstream.planning.settings.scheduling import USUAL_LENGTH
 from slipstream.recipes.recipe import Condition, KnownBad
@@ -61,7 +61,7 @@ def find_faults(
         *_find_memory_faults(inputs, settings, memory),
         *_find_turboquant_fault(inputs, settings),
         *_find_agent_fault(inputs),
-        *_find_pictures_fault(inputs),
+        *_find_images_fault(inputs),
         *_find_copy_fault(inputs),
         *_find_adaptive_fault(inputs, settings),
         *_find_lossy_fault(inputs, settings),
@@ -300,9 +300,9 @@ def _find_agent_fault(inputs: PlanInputs) -> Iterator[Fault]:
         )
 
 
-def _find_pictures_fault(inputs: PlanInputs) -> Iterator[Fault]:
+def _find_images_fault(inputs: PlanInputs) -> Iterator[Fault]:
     target = inputs.target
-    if inputs.options.pictures and not takes_pictures(inputs):
+    if inputs.options.images and not takes_images(inputs):
         yield refuse(
             "images",
             f"--images was requested, but {target.name} accepts none: "

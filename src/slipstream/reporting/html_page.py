@@ -30,7 +30,7 @@ class Figure:
 
 
 def render_page(report: Report, figures: Sequence[Figure]) -> str:
-    """Write the page: the answer, the pictures, the tables, the conditions."""
+    """Write the page: the answer, the charts, the tables, the conditions."""
     style = (files("slipstream.reporting") / "page.css").read_text()
     head = "".join(
         (

@@ -38,13 +38,13 @@ def add_flag(plan: LaunchPlan, flag: str, value: JsonValue, because: str) -> Lau
     return plan.change(rest={**plan.settings.rest, flag: Choice(value, "default", because)})
 
 
-def takes_pictures(plan: LaunchPlan) -> bool:
+def takes_images(plan: LaunchPlan) -> bool:
     media = plan.settings.media_limits
     return media is not None and any(media.value.values())
 
 
 def guard_engine(plan: LaunchPlan, media: GateMedia) -> LaunchPlan:
-    """Bound what the engine keeps of requests, and the hosts that it fetches pictures from."""
+    """Bound what the engine keeps of requests, and the hosts that it fetches images from."""
     stored = "vLLM keeps stored responses in memory and never removes one"
     grammars = "limit for compiled grammars; vLLM's default is 512 MiB"
     plan = plan.change_variables(
@@ -53,7 +53,7 @@ def guard_engine(plan: LaunchPlan, media: GateMedia) -> LaunchPlan:
             "VLLM_XGRAMMAR_CACHE_MB": Choice(GRAMMAR_CACHE_MIB, "default", grammars),
         }
     )
-    if not takes_pictures(plan):
+    if not takes_images(plan):
         return plan
     rest = plan.settings.rest
     if MEDIA_HOSTS not in rest or rest[MEDIA_HOSTS].source == "default":

@@ -26,7 +26,7 @@ from slipstream.serving.plugin_settings import (
     keep_stacks,
     offer_swaps,
     steer_engine,
-    takes_pictures,
+    takes_images,
     withdraw_swaps,
 )
 from slipstream.serving.run import RunFolder, Terms
@@ -172,7 +172,7 @@ def describe_gate(
         speculation=plan.speculation is not None,
         tags=is_followed(plan),
         generates=_find_rest(plan, "--runner") != "pooling",
-        text_only=not takes_pictures(plan),
+        text_only=not takes_images(plan),
         recording=terms.recording,
     )
     rules = terms.gate_rules or GateRules()

@@ -86,7 +86,7 @@ LIMITS = (
     text("a prompt as a pickle", prompt_embeds="gASVAAAA"),
     text("a long text, cut", 400, prompt="word " * 300_000, truncate_prompt_tokens=10),
     say(
-        "a picture of an inner host", {"type": "image_url", "image_url": {"url": "http://10.0.0.1"}}
+        "an image of an inner host", {"type": "image_url", "image_url": {"url": "http://10.0.0.1"}}
     ),
     say("a file as sound", {"type": "audio_url", "audio_url": {"url": "file:///etc/passwd"}}),
     say("a film", {"type": "video_url", "video_url": {"url": "http://10.0.0.1/"}}),

@@ -34,7 +34,7 @@ def add(name: str, schema: Any, *expected: int, **fields: Any) -> Hostile:
 
 
 def show(name: str, source: dict[str, Any]) -> Hostile:
-    """Make a message with a picture."""
+    """Make a message with an image."""
     turn = {"role": "user", "content": [{"type": "image", "source": source}]}
     return message(name, messages=[turn])
 
@@ -49,8 +49,8 @@ AGENTS_PAST_LIMITS = (
     post("a message of nothing", MESSAGES, b""),
     post("a count of nothing", COUNT, b"null"),
     post("a count of ten megabytes", COUNT, b'{"messages": "' + b"x" * 10**7, 413),
-    show("a picture by an address", {"type": "url", "url": "http://10.0.0.1/"}),
-    show("a picture in a message", {"type": "base64", "media_type": "image/png", "data": "AAAA"}),
+    show("an image by an address", {"type": "url", "url": "http://10.0.0.1/"}),
+    show("an image in a message", {"type": "base64", "media_type": "image/png", "data": "AAAA"}),
     add("a tool of a turn of a megabyte", {"x": "y" * 10**6}),
     respond("a response of another time", previous_response_id="resp_x"),
     respond("a response in the background", background=True, store=True),

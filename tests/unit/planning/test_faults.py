@@ -83,8 +83,8 @@ UNNAMED = {"name": "me/mine", **weigh(None)}
         ("mi300x", {}, ["rocm"]),
         ("strix-halo", {"method": "plain"}, ["rocm"]),
         ("cpu-server", {"target": SMALL, "recipe": CPU}, []),
-        ("h100", {"pictures": True}, ["pictures!"]),
-        ("h100", {"target": {"modalities": ("vision",)}, "pictures": True}, []),
+        ("h100", {"images": True}, ["images!"]),
+        ("h100", {"target": {"modalities": ("vision",)}, "images": True}, []),
         ("cpu-server", {"target": SMALL, "engine": ("-pp", "2")}, ["accelerators!", "pipeline!"]),
     ],
 )

@@ -127,19 +127,19 @@ def test_a_plan_of_another_run_gets_this_runs_gate() -> None:
     assert again.argv() == before.argv()
 
 
-def test_pictures_pass_only_where_the_user_lets_them_in() -> None:
+def test_images_pass_only_where_the_user_lets_them_in() -> None:
     for limits, text_only in (('{"image": 0}', True), ('{"image": 4}', False)):
         plan = bare_plan("--limit-mm-per-prompt", limits)
         assert describe_gate(plan, Terms(), FOLDER, "a" * 64).text_only is text_only
     assert describe_gate(bare_plan(), Terms(), FOLDER, "a" * 64).text_only
 
 
-PICTURES = ("--limit-mm-per-prompt", '{"image": 4}')
+IMAGES = ("--limit-mm-per-prompt", '{"image": 4}')
 
 
-def test_the_engine_fetches_pictures_from_the_listed_hosts_only_and_goes_nowhere_else() -> None:
+def test_the_engine_fetches_images_from_the_listed_hosts_only_and_goes_nowhere_else() -> None:
     rules = GateRules(media=GateMedia(hosts=("a.org", "b.org"), pixels=99))
-    plan = put_behind_gate(bare_plan(*PICTURES), FOLDER, rules)
+    plan = put_behind_gate(bare_plan(*IMAGES), FOLDER, rules)
     argv = plan.argv()
     at = argv.index("--allowed-media-domains")
     assert argv[at + 1 : at + 3] == ["a.org", "b.org"]
@@ -151,7 +151,7 @@ def test_the_engine_fetches_pictures_from_the_listed_hosts_only_and_goes_nowhere
 
 
 def test_a_list_of_the_users_own_stays_and_text_needs_none() -> None:
-    own = put_behind_gate(bare_plan(*PICTURES, "--allowed-media-domains", "c.org"), FOLDER)
+    own = put_behind_gate(bare_plan(*IMAGES, "--allowed-media-domains", "c.org"), FOLDER)
     assert value(own, "--allowed-media-domains") == "c.org"
     text = put_behind_gate(bare_plan(), FOLDER)
     assert text.find("--allowed-media-domains") is None

@@ -116,7 +116,7 @@ def add_plan_options(add: OptionAdder, *, goals: bool = True) -> None:
             choices=("latency", "throughput", "capacity", "agent"),
         )
     add("--from-env", "read the environment variables of AEON-7's containers, such as MODEL_PATH")
-    add.parser.set_defaults(default_thinking=None, pictures=False, vllm=None)
+    add.parser.set_defaults(default_thinking=None, images=False, vllm=None)
 
 
 def add_chat_options(add: OptionAdder) -> None:
@@ -178,7 +178,7 @@ def make_plan(options: argparse.Namespace, host: Host) -> LaunchPlan:
         goal=options.goal,
         method=None if options.method == "auto" else options.method,
         thinking=options.default_thinking,
-        pictures=options.pictures,
+        images=options.images,
         copy_drafts=options.copy,
         steer=options.steer,
         vllm=options.vllm,

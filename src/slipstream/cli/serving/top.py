@@ -144,9 +144,9 @@ def _describe_terminal(screen: Screen, width: int, rows: int | None) -> Terminal
 
 
 def draw(screen: Screen, lines: list[str]) -> None:
-    """Draw over the previous picture, so that nothing flickers."""
-    picture = "".join(f"{line}{_REST_OF_LINE}\r\n" for line in lines)
-    _write(screen, f"{_HOME}{picture}q quits{_REST_OF_LINE}{_REST}")
+    """Draw over the previous frame, so that nothing flickers."""
+    frame = "".join(f"{line}{_REST_OF_LINE}\r\n" for line in lines)
+    _write(screen, f"{_HOME}{frame}q quits{_REST_OF_LINE}{_REST}")
 
 
 @contextmanager
@@ -183,7 +183,7 @@ def _write(screen: Screen, text: str) -> None:
 
 
 def wait_for_quit(seconds: float) -> bool:
-    """Wait for a key until the next picture is due, and return whether it quits."""
+    """Wait for a key until the next frame is due, and return whether it quits."""
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         if select.select([sys.stdin], [], [], left)[0]:

@@ -161,7 +161,9 @@ def decide_drafter_kv_dtype(inputs: PlanInputs, kv_dtype: str) -> Choice[str] | 
     if kv_dtype.startswith("fp8") and not read_here:
         backend = inputs.given.drafting.attention_backend or decide_drafter_backend(inputs)
         if inputs.on_cpu:
-            why = "the CPU backend has fp8 and the model's own type, and writes past the end of any other"
+            why = (
+                "the CPU backend has fp8 and the model's own type, and writes past any other's end"
+            )
             return Choice("auto", "hardware", why)
         why = "drafts from an fp8 cache were not measured here"
         if backend is not None and backend.value == "FLASH_ATTN":

@@ -136,7 +136,9 @@ def decide_schedule(inputs: PlanInputs, settings: EngineSettings) -> dict[str, C
     given, steer = inputs.given.drafting.rest, find_steer(inputs, settings)
     if SCHEDULE in given or len(lengths) < 2 or settings.sequences is None or steer is None:
         return {}
-    why = f"{steer.because}; graphs are recorded for {show(lengths)}, and steering chooses one per step"
+    why = (
+        f"{steer.because}; graphs are recorded for {show(lengths)}, one of which is chosen per step"
+    )
     ranges = make_schedule(lengths, settings.sequences.value)
     return {SCHEDULE: Choice(ranges, steer.source, why)}
 

@@ -56,7 +56,7 @@ class PlanOptions(Record):
     goal: Goal = "latency"
     method: Choice[MethodName] | None = None
     thinking: Literal["on", "off"] | None = None
-    pictures: bool = False
+    images: bool = False
     # None copies drafts where that was measured to pay.
     copy_drafts: bool | None = None
     # Whether graphs are recorded for several draft lengths; None if nobody measured that it pays.
@@ -107,7 +107,7 @@ class PlanOptions(Record):
             "--vllm": self.vllm,
         }
         words = [word for flag, value in flags.items() if value for word in (flag, value)]
-        words += ["--pictures"] if self.pictures else []
+        words += ["--images"] if self.images else []
         words += ["--steer"] if self.steer and self.steer.source == "user" else []
         if self.copy_drafts is not None:
             words.append("--copy" if self.copy_drafts else "--no-copy")
@@ -120,7 +120,7 @@ def make_options(
     goal: Goal = "latency",
     method: MethodName | None = None,
     thinking: Literal["on", "off"] | None = None,
-    pictures: bool = False,
+    images: bool = False,
     copy_drafts: bool | None = None,
     steer: bool = False,
     vllm: str | None = None,
@@ -151,7 +151,7 @@ def make_options(
         goal=goal,
         method=chosen,
         thinking=thinking,
-        pictures=pictures,
+        images=images,
         copy_drafts=copy_drafts,
         steer=Choice(True, "user", "requested") if steer else None,
         vllm=vllm,

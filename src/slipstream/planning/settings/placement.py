@@ -20,7 +20,7 @@ FEW_THREADS = 4  # measured on 2; with more, vLLM's own binding of threads is th
 CPU_CACHE_SHARE = 0.5
 # From so many sequences in a step on, float32 is faster where bfloat16 is emulated.
 EMULATED_ROWS = 3
-MOST_PICTURES = 16
+MOST_IMAGES = 16
 # A desktop takes less of a GPU.
 MUCH_MEMORY_BYTES = GIB
 
@@ -222,7 +222,7 @@ def decide_loader(inputs: PlanInputs) -> Choice[str]:
     return Choice("safetensors", "default", f"{why}; its recipe's {advised.value} is not installed")
 
 
-def takes_pictures(inputs: PlanInputs) -> bool:
+def takes_images(inputs: PlanInputs) -> bool:
     """Return whether the model sees, by its configuration or by vLLM's own list of classes."""
     target = inputs.target
     named = any(kind in ("vision", "image", "video") for kind in target.modalities or ())
@@ -234,15 +234,15 @@ def _has_media_class(inputs: PlanInputs) -> bool:
 
 
 def decide_modalities(inputs: PlanInputs) -> Choice[dict[str, JsonValue]] | None:
-    """Serve text only unless pictures are requested: drafters are trained on text."""
+    """Serve text only unless images are requested: drafters are trained on text."""
     if not inputs.target.modalities and not _has_media_class(inputs):
         return None
     limits: dict[str, JsonValue] = {"image": 0, "video": 0, "audio": 0}
-    if inputs.options.pictures and takes_pictures(inputs):
+    if inputs.options.images and takes_images(inputs):
         why = f"up to {MOST_IMAGES} per request, as clients resend earlier ones with every turn; "
         why += "drafters are trained on text, so fewer drafts are accepted after images"
-        return Choice(limits | {"image": MOST_PICTURES}, "user", why)
-    how = "--pictures" if takes_pictures(inputs) else f"{FLAGS['media_limits']} after --"
+        return Choice(limits | {"image": MOST_IMAGES}, "user", why)
+    how = "--images" if takes_images(inputs) else f"{FLAGS['media_limits']} after --"
     why = "drafters are trained on text, and fetching media on request is a risk"
     return Choice(limits, "checkpoint", f"{why}; {how} allows images")
 

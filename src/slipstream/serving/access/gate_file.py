@@ -99,14 +99,14 @@ class GateLimits(Record):
 
 
 class GateMedia(Record):
-    """The limits for pictures in a request; `waiting_bytes` is for all requests together."""
+    """The limits for images in a request; `waiting_bytes` is for all requests together."""
 
     images: PositiveInt = 16
     image_bytes: PositiveInt = 5 * 2**20
     request_bytes: PositiveInt = 20 * 2**20
     waiting_bytes: PositiveInt = 512 * 2**20
     pixels: PositiveInt = 2**24
-    # Whose pictures the engine may fetch; without any, pictures come with the request only.
+    # Whose images the engine may fetch; without any, images come with the request only.
     hosts: tuple[str, ...] = ()
 
     @field_validator("hosts")
@@ -213,9 +213,9 @@ class GateSettings(GateRules):
 
     @property
     def longest_body(self) -> int:
-        """The largest body in bytes, with all its pictures in base64."""
-        pictures = 0 if self.text_only else -(-self.media.request_bytes // 3) * 4
-        return self.limits.body_bytes + pictures
+        """The largest body in bytes, with all its images in base64."""
+        images = 0 if self.text_only else -(-self.media.request_bytes // 3) * 4
+        return self.limits.body_bytes + images
 
     def limit_answers(self, most: int | None) -> "GateSettings":
         """Return the settings for a key whose answers may not be longer."""

@@ -58,7 +58,7 @@ from slipstream.vllm_plugin.gate.requests.body import (
     replay,
     unless_left,
 )
-from slipstream.vllm_plugin.gate.requests.content import PICTURE_BYTES, measure_pictures
+from slipstream.vllm_plugin.gate.requests.content import IMAGE_BYTES, measure_images
 from slipstream.vllm_plugin.gate.requests.limits import (
     Document,
     count_sequences,
@@ -334,9 +334,9 @@ class Gate:
             warnings += dropped
         if warnings:
             body = json.dumps(document).encode()
-        pictures = [] if settings.text_only else measure_pictures(document)
-        beside = len(body) - sum(pictures)
-        size = beside + PICTURE_BYTES * len(pictures)
+        images = [] if settings.text_only else measure_images(document)
+        beside = len(body) - sum(images)
+        size = beside + IMAGE_BYTES * len(images)
         own: dict[str, object] = {}
         if settings.tags and path in ANSWER_FIELDS:
             tag = make_tag(document, caller, path, identity, settings, drafts)
@@ -349,7 +349,7 @@ class Gate:
             body = append_fields(body, own)
         # A text is no longer than its body.
         if self._longest_text is not None and beside > self._longest_text:
-            require_short_text(document, self._longest_text + sum(pictures))
+            require_short_text(document, self._longest_text + sum(images))
         sequences = count_sequences(document)
         answer = 0 if path in WITHOUT_ENGINE else find_longest_answer(document, path)
         self._shapes.require(document, path)

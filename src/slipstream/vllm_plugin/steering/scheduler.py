@@ -248,7 +248,7 @@ class _Steered:
 
     def _write_ended(self: Any) -> None:
         for request in self._finished:
-            # Pictures stand in a prompt as tokens that say nothing.
+            # Images are placeholder tokens in a prompt.
             of_text = request.prompt_token_ids is not None and not request.mm_features
             self._steering.end(
                 request.request_id,

@@ -206,7 +206,7 @@ def test_no_option_that_makes_a_plan_changes_a_saved_one(
 def test_every_option_of_a_plan_is_known_with_its_default() -> None:
     assert list_plan_options() == {
         **dict.fromkeys(("drafter", "k", "copy", "context", "users", "default_thinking", "vllm")),
-        **dict.fromkeys(("from_env", "pictures", "steer"), False),
+        **dict.fromkeys(("from_env", "images", "steer"), False),
         "method": "auto",
         "goal": "latency",
     }

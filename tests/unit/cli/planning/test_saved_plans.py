@@ -109,9 +109,9 @@ def test_deployments_and_units_take_a_plan_for_any_machine(tmp_path: Path, capsy
 
 def test_options_are_the_words_that_they_are_read_from() -> None:
     words = ("--max-num-seqs", "4", "--seed", "7", "--spec-tokens", "3")
-    options = make_options(goal="agent", thinking="on", pictures=True, drafter="a/b", engine=words)
+    options = make_options(goal="agent", thinking="on", images=True, drafter="a/b", engine=words)
     shown = options.list_words()
-    assert shown[: shown.index("--")] == ["--goal", "agent", "--thinking", "on", "--pictures"]
+    assert shown[: shown.index("--")] == ["--goal", "agent", "--thinking", "on", "--images"]
     read = make_options(engine=shown[shown.index("--") + 1 :]).engine
     assert read.list_arguments() == options.engine.list_arguments()
     assert make_options().list_words() == []

@@ -1,4 +1,4 @@
-"""`top` as a user types it: one picture, one document, or a screen that is given back."""
+"""`top` as a user types it: one snapshot, one document, or a screen that is given back."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def find_this_process() -> Process:
     return process
 
 
-def test_without_a_terminal_one_picture_is_printed(root: Path, capsys: Capture) -> None:
+def test_without_a_terminal_one_snapshot_is_printed(root: Path, capsys: Capture) -> None:
     folder, _ = keep(root, engine=None)
     happen(folder, "ready", "it answers")
     assert run(["top"], {}) == 0
@@ -135,14 +135,14 @@ def test_while_it_is_suspended_the_screen_is_the_shells() -> None:
 
 
 @pytest.mark.usefixtures("live")
-def test_a_dumb_terminal_gets_one_picture() -> None:
+def test_a_dumb_terminal_gets_one_snapshot() -> None:
     with open_top(TERM="dumb") as typist:
         assert typist.child.wait(PATIENCE_SECONDS) == 0
         typist.read_until(lambda shown: b"answers" in shown)
     assert b"\x1b" not in typist.shown
 
 
-def test_a_run_that_ends_leaves_its_last_picture(root: Path) -> None:
+def test_a_run_that_ends_leaves_its_last_frame(root: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as supervisor:
         process = read_process(supervisor.pid)
         assert process is not None

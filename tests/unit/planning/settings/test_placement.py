@@ -174,7 +174,7 @@ def test_only_safetensors_are_loaded_unless_the_recipes_faster_loader_is_install
 
 
 @pytest.mark.parametrize(
-    ("target", "pictures", "images"),
+    ("target", "images", "most"),
     [
         ({"modalities": ("vision",)}, False, 0),
         ({"modalities": ("vision",)}, True, 16),
@@ -186,11 +186,11 @@ def test_only_safetensors_are_loaded_unless_the_recipes_faster_loader_is_install
         ({}, True, None),
     ],
 )
-def test_a_multimodal_target_serves_text_only_unless_pictures_are_requested(
-    target: dict[str, Any], pictures: bool, images: int | None
+def test_a_multimodal_target_serves_text_only_unless_images_are_requested(
+    target: dict[str, Any], images: bool, most: int | None
 ) -> None:
-    choice = decide_modalities(make_inputs(target=target, pictures=pictures))
-    limits = None if images is None else {"image": images, "video": 0, "audio": 0}
+    choice = decide_modalities(make_inputs(target=target, images=images))
+    limits = None if most is None else {"image": most, "video": 0, "audio": 0}
     assert (choice and choice.value) == limits
 
 

@@ -90,7 +90,7 @@ def test_a_page_is_well_formed_asks_nobody_and_needs_no_key() -> None:
     assert len(find_drawings(page)) == 4 * 4 + 1
 
 
-def test_a_server_without_drafts_has_no_picture_of_them() -> None:
+def test_a_server_without_drafts_has_no_chart_of_them() -> None:
     page = render_bench_html(change_cells(make_bench(), tokens_per_step=None, by_position=()))
     assert len(find_drawings(page)) == 3 * 4 + 1
 

@@ -149,7 +149,7 @@ def test_a_page_asks_nobody_and_hostile_names_are_only_text() -> None:
     assert any('"><script src=//x></script> (batched)' in text for text in read.words)
 
 
-def test_without_checks_there_is_no_picture() -> None:
+def test_without_checks_there_is_no_chart() -> None:
     assert find_drawings(render_certificate_html(certify(checks=()))) == []
 
 

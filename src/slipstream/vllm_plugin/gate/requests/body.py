@@ -47,7 +47,7 @@ async def read_body(
             raise Refusal(413, f"the body is larger than {longest} bytes")
         beyond = size - limits.body_bytes
         if beyond > 0 and not grow(beyond, settings.media.waiting_bytes):
-            what = "the server has all the pictures that it can hold"
+            what = "the server cannot hold more images now"
             raise try_later(503, what, settings.retry_after_seconds, reason="media")
 
     declared = headers.get(b"content-length", b"0")

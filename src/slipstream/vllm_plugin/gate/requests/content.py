@@ -1,9 +1,9 @@
-"""The content of a request: its pictures, within limits, and the kind of text that it asks for.
+"""The content of a request: its images, within limits, and the kind of text that it asks for.
 
-A picture comes with its request, or from a host that the owner has listed; other media are refused.
-vLLM would fetch any address, follow redirects, and take a picture of another caller by its `uuid`.
+An image comes with its request, or from a host that the owner has listed; other media are refused.
+vLLM would fetch any address, follow redirects, and take an image of another caller by its `uuid`.
 Width and height are read from the head here. Pillow would need 270 ms of the event loop for one of
-60 kB: it unpacks all texts before the picture.
+60 kB: it unpacks all texts before the image.
 
 The kind labels figures and decides nothing about the request itself.
 """
@@ -30,13 +30,13 @@ MEDIA = frozenset(
         *("computer_screenshot", "computer_call_output", "image_generation_call"),
     }
 )
-PICTURES = frozenset({"image_url", "input_image", "image"})
+IMAGES = frozenset({"image_url", "input_image", "image"})
 CONTENT_FIELDS = (
     *("messages", "input", "system", "previous_input_messages"),
     *("query", *POOLED_LISTS),
 )
-PICTURE_BYTES = 4096  # A picture is about a thousand tokens.
-# Enough for the head of a picture with its profiles and previews.
+IMAGE_BYTES = 4096  # An image is about a thousand tokens.
+# Enough for the head of an image with its profiles and previews.
 HEAD_BYTES = 2**18
 _HEAD_CHARACTERS = HEAD_BYTES // 3 * 4
 # No user, no backslash, nothing that two readers could take for two hosts.
@@ -67,35 +67,35 @@ def require_text(document: Document) -> None:
     """Refuse every medium."""
     for field, _, marks in _find_media(document):
         what = f"{min(marks)}: this server takes text only"
-        hint = "for a model that sees: slipstream serve --pictures"
+        hint = "for a multimodal model: slipstream serve --images"
         raise Refusal(400, f"{what}; {hint}", field=field, reason="media")
 
 
-def require_pictures(document: Document, media: GateMedia) -> int:
-    """Refuse what is not a picture within the limits; return the characters of inline data."""
+def require_images(document: Document, media: GateMedia) -> int:
+    """Refuse what is not an image within the limits; return the characters of inline data."""
     characters = 0
     for count, (field, part, marks) in enumerate(_find_media(document), start=1):
         if others := _list_others(part, marks):
-            raise _refuse(field, f"{min(others)}: this server takes text and pictures")
+            raise _refuse(field, f"{min(others)}: this server takes text and images")
         if part.get("uuid") is not None:
             raise _refuse(field, "uuid is for the server to decide")
         if count > media.images:
-            raise _refuse(field, f"more than {media.images} pictures in one request")
-        address, data = _read_picture(part)
+            raise _refuse(field, f"more than {media.images} images in one request")
+        address, data = _read_image(part)
         if data is None:
             _require_listed(address, media.hosts, field)
         else:
             characters += len(data)
             _require_small(data, media, field)
     if characters // 4 * 3 > media.request_bytes:
-        what = f"the pictures have {characters // 4 * 3} bytes together"
+        what = f"the images have {characters // 4 * 3} bytes together"
         raise Refusal(413, f"{what}; this server allows up to {media.request_bytes}")
     return characters
 
 
-def measure_pictures(document: Document) -> list[int]:
-    """Return the characters of data that each picture has in the body."""
-    return [len(_read_picture(part)[1] or "") for _, part, _ in _find_media(document)]
+def measure_images(document: Document) -> list[int]:
+    """Return the characters of data that each image has in the body."""
+    return [len(_read_image(part)[1] or "") for _, part, _ in _find_media(document)]
 
 
 def _find_media(document: Document) -> Iterator[tuple[str, Part, frozenset[str]]]:
@@ -119,11 +119,11 @@ def _find_media(document: Document) -> Iterator[tuple[str, Part, frozenset[str]]
 def _list_others(part: Part, marks: frozenset[str]) -> list[str]:
     """List what marks a part as another medium; OpenAI's clients send the empty ones, too."""
     kind = part.get("type")
-    return [one for one in marks - PICTURES if one == kind or part.get(one) is not None]
+    return [one for one in marks - IMAGES if one == kind or part.get(one) is not None]
 
 
-def _read_picture(part: Part) -> tuple[str, str | None]:
-    """Return the address of a picture, and its data if it is inline."""
+def _read_image(part: Part) -> tuple[str, str | None]:
+    """Return the address of an image, and its data if it is inline."""
     if part.get("type") == "image":
         source = part.get("source")
         source = source if isinstance(source, dict) else {}
@@ -144,22 +144,22 @@ def _require_listed(address: str, hosts: tuple[str, ...], field: str) -> None:
     found = _ADDRESS.fullmatch(address)
     if found is None or found[1].lower() not in hosts:
         allowed = f"addresses of {', '.join(hosts)}" if hosts else "no addresses"
-        what = f"this server takes pictures as inline data (base64) and {allowed}"
+        what = f"this server takes images as inline data (base64) and {allowed}"
         raise _refuse(field, what)
 
 
 def _require_small(data: str, media: GateMedia, field: str) -> None:
     if len(data) // 4 * 3 > media.image_bytes:
-        what = f"a picture has {len(data) // 4 * 3} bytes"
+        what = f"an image has {len(data) // 4 * 3} bytes"
         raise Refusal(413, f"{what}; this server allows up to {media.image_bytes}", field=field)
     try:
         size = read_size(a2b_base64(data[:_HEAD_CHARACTERS]))
     except (Error, ValueError):
         size = None
     if size is None:
-        raise _refuse(field, "a picture is not a PNG, JPEG, GIF or WebP in base64")
+        raise _refuse(field, "an image is not a PNG, JPEG, GIF or WebP in base64")
     if size[0] * size[1] > media.pixels:
-        what = f"a picture has {size[0]} x {size[1]} pixels"
+        what = f"an image has {size[0]} x {size[1]} pixels"
         raise _refuse(field, f"{what}; this server allows up to {media.pixels}")
 
 
@@ -247,12 +247,12 @@ def _read_webp(head: bytes) -> Size:
     if kind == b"VP8 " and head[23:26] == b"\x9d\x01\x2a":
         width, height = _unpack("<HH", head, 26)
         return width & 0x3FFF, height & 0x3FFF
-    raise ValueError("not a WebP picture")
+    raise ValueError("not a WebP image")
 
 
 def _unpack(form: str, head: bytes, at: int) -> Size:
     if len(head) < at + (8 if form == ">II" else 4):
-        raise ValueError("the picture ends within its head")
+        raise ValueError("the image ends within its head")
     first, second = unpack_from(form, head, at)
     return first, second
 

@@ -11,7 +11,7 @@ from typing import NoReturn
 from slipstream.serving.access.gate_file import GateSettings
 from slipstream.vllm_plugin.gate.answers import Refusal
 from slipstream.vllm_plugin.gate.constraints.forms import require_forms, require_tokens_left
-from slipstream.vllm_plugin.gate.requests.content import require_pictures, require_text
+from slipstream.vllm_plugin.gate.requests.content import require_images, require_text
 from slipstream.vllm_plugin.gate.requests.limits import (
     Document,
     require_few_inputs,
@@ -140,13 +140,13 @@ def _require_known_template_arguments(document: Document, known: tuple[str, ...]
 
 
 def _require_media(document: Document, body: bytes, settings: GateSettings) -> None:
-    """Refuse media that are not served; what is beside the pictures must keep the usual size."""
+    """Refuse media that are not served; what is beside the images must keep the usual size."""
     if settings.text_only:
         require_text(document)
         return
-    inline = require_pictures(document, settings.media)
+    inline = require_images(document, settings.media)
     if len(body) - inline > settings.limits.body_bytes:
-        what = f"the body beside its pictures is larger than {settings.limits.body_bytes} bytes"
+        what = f"the body beside its images is larger than {settings.limits.body_bytes} bytes"
         raise Refusal(413, what)
 
 

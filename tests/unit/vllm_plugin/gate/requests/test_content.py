@@ -1,4 +1,4 @@
-"""Pictures pass within limits, inline or from listed hosts; a request has a kind of text."""
+"""Images pass within limits, inline or from listed hosts; a request has a kind of text."""
 
 import itertools
 import json
@@ -25,8 +25,8 @@ from tests.unit.vllm_plugin.gate.callers.test_key_ring import keyed_gate
 from tests.unit.vllm_plugin.gate.pieces import CHAT, Engine, ask, make_gate
 
 MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"
-HOSTS = ("pictures.example.org",)
-LISTED = "https://pictures.example.org/a.png"
+HOSTS = ("images.example.org",)
+LISTED = "https://images.example.org/a.png"
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {}}}
 
 
@@ -83,7 +83,7 @@ def test_the_declared_size_is_found(head: bytes, size: tuple[int, int]) -> None:
         *(jpeg((640, 480))[:6], b"GIF89a\0", webp(b"ANIM"), webp(b"VP8 " + b"\0" * 20)),
     ],
 )
-def test_what_is_no_picture_has_no_size(head: bytes) -> None:
+def test_what_is_no_image_has_no_size(head: bytes) -> None:
     assert read_size(head) is None
 
 
@@ -95,12 +95,12 @@ def test_no_bytes_are_too_odd(start: bytes, rest: bytes) -> None:
     assert size is None or all(0 <= length < 2**32 for length in size)
 
 
-def encode(picture: bytes) -> str:
-    return b64encode(picture).decode()
+def encode(image: bytes) -> str:
+    return b64encode(image).decode()
 
 
-def inline(picture: bytes) -> str:
-    return f"data:image/png;base64,{encode(picture)}"
+def inline(image: bytes) -> str:
+    return f"data:image/png;base64,{encode(image)}"
 
 
 def chat(*parts: Any) -> dict[str, Any]:
@@ -115,8 +115,8 @@ def message(*parts: Any) -> dict[str, Any]:
     return {**chat(*parts), "max_tokens": 9}
 
 
-def source(picture: bytes) -> dict[str, Any]:
-    data = {"type": "base64", "media_type": "image/png", "data": encode(picture)}
+def source(image: bytes) -> dict[str, Any]:
+    data = {"type": "base64", "media_type": "image/png", "data": encode(image)}
     return {"type": "image", "source": data}
 
 
@@ -135,7 +135,7 @@ PASSING = [
     (CHAT, chat({"type": "text", "text": "?"}, {"image_url": inline(SMALL)})),
     (CHAT, show(f"DATA:;base64,{encode(jpeg((64, 48)))}")),
     (CHAT, show(LISTED)),
-    (CHAT, show("http://PICTURES.example.org:8080/a?b=c")),
+    (CHAT, show("http://IMAGES.example.org:8080/a?b=c")),
     (MESSAGES, message(source(SMALL))),
     (MESSAGES, message({"type": "tool_result", "content": [source(SMALL)]})),
     (MESSAGES, message({"type": "image", "source": {"type": "url", "url": LISTED}})),
@@ -149,7 +149,7 @@ def read_message(answer: httpx.Response) -> str:
 
 
 @pytest.mark.parametrize(("path", "document"), PASSING)
-def test_a_picture_within_limits_passes_as_it_came(
+def test_an_image_within_limits_passes_as_it_came(
     tmp_path: Path, engine: Engine, path: str, document: dict[str, Any]
 ) -> None:
     answer = ask(seeing(tmp_path, engine), path, json=document)
@@ -162,12 +162,12 @@ def test_a_picture_within_limits_passes_as_it_came(
     [
         *("http://10.0.0.1/", "http://127.0.0.1:8000/v1/models", "http://[::1]/"),
         *("http://metadata.google.internal/", "https://example.org/"),
-        *("https://pictures.example.org.evil.net/", "https://pictures.example.org@evil.net/"),
-        *("https://evil.net#@pictures.example.org/", "https://evil.net\\@pictures.example.org/"),
-        *("https://pictures.example.org\\@evil.net/", "https://pictures.example.org/a b"),
-        *("https://pictures.example.org\n.evil.net/", "https://pictures.example.org#x"),
-        *("ftp://pictures.example.org/", "file:///etc/passwd", "FILE:///etc/passwd"),
-        *("//pictures.example.org/", "pictures.example.org", "", None, 5),
+        *("https://images.example.org.evil.net/", "https://images.example.org@evil.net/"),
+        *("https://evil.net#@images.example.org/", "https://evil.net\\@images.example.org/"),
+        *("https://images.example.org\\@evil.net/", "https://images.example.org/a b"),
+        *("https://images.example.org\n.evil.net/", "https://images.example.org#x"),
+        *("ftp://images.example.org/", "file:///etc/passwd", "FILE:///etc/passwd"),
+        *("//images.example.org/", "images.example.org", "", None, 5),
     ],
 )
 def test_an_address_that_is_not_listed_is_not_fetched(tmp_path: Path, address: Any) -> None:
@@ -182,7 +182,7 @@ def test_an_address_that_is_not_listed_is_not_fetched(tmp_path: Path, address: A
     ):
         answer = ask(gate, path, json=document)
         assert answer.status_code == 400
-        assert "pictures.example.org" in read_message(answer)
+        assert "images.example.org" in read_message(answer)
     assert engine.scopes == []
 
 
@@ -191,8 +191,8 @@ def test_without_a_list_no_address_is_fetched(tmp_path: Path) -> None:
     assert (answer.status_code, "and no addresses" in read_message(answer)) == (400, True)
 
 
-NO_PICTURE = "a picture is not a PNG, JPEG, GIF or WebP in base64"
-BEYOND = "this server takes text and pictures"
+NO_IMAGE = "an image is not a PNG, JPEG, GIF or WebP in base64"
+BEYOND = "this server takes text and images"
 
 
 @pytest.mark.parametrize(
@@ -205,11 +205,11 @@ BEYOND = "this server takes text and pictures"
             413,
             "bytes; this server allows up to 6000",
         ),
-        ({"type": "image_url", "image_url": inline(b"II*\0" * 99)}, 400, NO_PICTURE),
-        ({"type": "image_url", "image_url": "data:image/png,abc"}, 400, NO_PICTURE),
-        ({"type": "image_url", "image_url": "data:image/png;base64,a"}, 400, NO_PICTURE),
-        ({"type": "image_url", "image_url": "data:"}, 400, NO_PICTURE),
-        ({"type": "image", "source": {"type": "file", "file_id": "f"}}, 400, NO_PICTURE),
+        ({"type": "image_url", "image_url": inline(b"II*\0" * 99)}, 400, NO_IMAGE),
+        ({"type": "image_url", "image_url": "data:image/png,abc"}, 400, NO_IMAGE),
+        ({"type": "image_url", "image_url": "data:image/png;base64,a"}, 400, NO_IMAGE),
+        ({"type": "image_url", "image_url": "data:"}, 400, NO_IMAGE),
+        ({"type": "image", "source": {"type": "file", "file_id": "f"}}, 400, NO_IMAGE),
         ({"type": "image_url", "image_url": inline(SMALL), "uuid": "of another"}, 400, "uuid"),
         ({"type": "text", "text": "", "uuid": "1", "image_url": None}, 400, "uuid"),
         ({"type": "input_image", "file_id": "file-1"}, 400, f"file_id: {BEYOND}"),
@@ -219,7 +219,7 @@ BEYOND = "this server takes text and pictures"
         ({"type": "document", "source": {}}, 400, BEYOND),
     ],
 )
-def test_what_is_not_a_picture_within_limits_is_refused(
+def test_what_is_not_an_image_within_limits_is_refused(
     tmp_path: Path, engine: Engine, part: dict[str, Any], status: int, what: str
 ) -> None:
     answer = ask(seeing(tmp_path, engine, image_bytes=6000), json=chat(part))
@@ -227,15 +227,15 @@ def test_what_is_not_a_picture_within_limits_is_refused(
     assert engine.scopes == []
 
 
-def test_so_many_pictures_of_so_many_bytes_pass_and_no_more(tmp_path: Path) -> None:
-    picture = {"image_url": inline(SMALL)}
-    size = len(picture["image_url"].partition(",")[2]) // 4 * 3
+def test_so_many_images_of_so_many_bytes_pass_and_no_more(tmp_path: Path) -> None:
+    image = {"image_url": inline(SMALL)}
+    size = len(image["image_url"].partition(",")[2]) // 4 * 3
     gate = seeing(tmp_path, Engine(), images=3, request_bytes=2 * size)
-    answers = [ask(gate, json=chat(*[picture] * count)) for count in (2, 3, 4)]
+    answers = [ask(gate, json=chat(*[image] * count)) for count in (2, 3, 4)]
     assert [answer.status_code for answer in answers] == [200, 413, 400]
 
 
-def test_the_body_may_be_larger_by_its_pictures_only(tmp_path: Path, engine: Engine) -> None:
+def test_the_body_may_be_larger_by_its_images_only(tmp_path: Path, engine: Engine) -> None:
     gate = seeing(tmp_path, engine, limits={"body_bytes": 1000}, request_bytes=9000)
     large = show(inline(SMALL + b"x" * 6000))
     assert ask(gate, json=large).status_code == 200
@@ -245,7 +245,7 @@ def test_the_body_may_be_larger_by_its_pictures_only(tmp_path: Path, engine: Eng
     assert ask(gate, json=chat({"type": "text", "text": "x" * 20_000})).status_code == 413
 
 
-def test_pictures_of_all_requests_have_a_limit_together(tmp_path: Path) -> None:
+def test_images_of_all_requests_have_a_limit_together(tmp_path: Path) -> None:
     gate = seeing(tmp_path, Engine(), limits={"body_bytes": 1000}, waiting_bytes=4000)
     statuses = [
         ask(gate, json=show(inline(SMALL + b"x" * size))).status_code
@@ -254,7 +254,7 @@ def test_pictures_of_all_requests_have_a_limit_together(tmp_path: Path) -> None:
     assert statuses == [200, 200, 503, 200]
 
 
-def test_a_picture_is_not_charged_by_its_bytes(tmp_path: Path) -> None:
+def test_an_image_is_not_charged_by_its_bytes(tmp_path: Path) -> None:
     engine = Engine(chunks=(b'{"usage":{"prompt_tokens":900}}',))
     gate, (key,) = keyed_gate(tmp_path, engine, {"tokens_per_minute": 3000}, text_only=False)
     large = {**show(inline(SMALL + b"x" * 10**6)), "max_tokens": 9}

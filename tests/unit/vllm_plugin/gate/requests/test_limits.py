@@ -127,11 +127,11 @@ def test_a_text_that_no_context_holds_is_refused_before_it_is_tokenized(
     assert len(engine.scopes) == (status == 200)
 
 
-def test_a_picture_is_not_counted_as_text(tmp_path: Path, engine: Engine) -> None:
+def test_an_image_is_not_counted_as_text(tmp_path: Path, engine: Engine) -> None:
     gate = make_gate(tmp_path, engine, context=40, text_only=False)
     gate._longest_text = 400
-    picture = b64encode(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\1\0\0\0\1" + bytes(999)).decode()
-    source = {"type": "base64", "media_type": "image/png", "data": picture}
+    image = b64encode(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\1\0\0\0\1" + bytes(999)).decode()
+    source = {"type": "base64", "media_type": "image/png", "data": image}
     statuses = [
         ask(gate, "/v1/messages", json={"max_tokens": 1, "messages": [{"content": parts}]})
         for text in ("a" * 200, "a" * 401)

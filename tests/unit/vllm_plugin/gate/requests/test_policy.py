@@ -183,7 +183,7 @@ def test_what_is_too_much_or_the_servers_to_decide_is_refused(
     assert engine.scopes == []
 
 
-PICTURES: list[Document] = [
+IMAGES: list[Document] = [
     say({"type": "image_url", "image_url": {"url": "http://10.0.0.1/"}}),
     say({"type": "text", "text": "see"}, {"image_url": "http://10.0.0.1/"}),
     say({"type": "text", "text": "see", "uuid": "1", "image_url": "http://10.0.0.1/"}),
@@ -204,8 +204,8 @@ PICTURES: list[Document] = [
 ]
 
 
-@pytest.mark.parametrize("document", PICTURES, ids=name)
-def test_pictures_and_files_are_refused_by_a_server_of_text(
+@pytest.mark.parametrize("document", IMAGES, ids=name)
+def test_images_and_files_are_refused_by_a_server_of_text(
     tmp_path: Path, engine: Engine, document: Document
 ) -> None:
     answer = ask(make_gate(tmp_path, engine), CHAT, json=document)
