@@ -98,10 +98,10 @@ class Recorder:
         """Return the answers to prompts, whose samples say whether anything was drafted."""
         for sample in samples:
             if not sample.seconds_per_token:
-                why = sample.error or "its tokens came in one piece"
+                why = sample.error or "its tokens arrived in one chunk"
                 raise EngineError(
                     f"{sample.prompt_id} could not be timed: {why}",
-                    hint="look into the engine's log, or ask for longer answers: --max-tokens",
+                    hint="look into the engine's log, or request longer answers: --max-tokens",
                 )
         return [
             Take(

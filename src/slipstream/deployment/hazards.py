@@ -89,16 +89,16 @@ def _check_confinement(pod: Pod) -> Iterator[Fault]:
                 message, hint = _UNCONFINED[code]
                 yield make_hazard(code, where, message, f"securityContext.{hint}")
         if any(port.get("hostPort") for port in container.get("ports") or ()):
-            yield make_hazard("host-port", where, "it takes a port of the node", "remove hostPort")
+            yield make_hazard("host-port", where, "it uses a port of the node", "remove hostPort")
 
 
 _UNCONFINED = {
     "privileged": ("it is privileged", "privileged: false"),
     "privilege-escalation": ("it may gain privileges", "allowPrivilegeEscalation: false"),
     "root": ("it may run as root", "runAsNonRoot: true, runAsUser: 2000"),
-    "writable-root": ("its programs can be written over", "readOnlyRootFilesystem: true"),
+    "writable-root": ("its program files can be overwritten", "readOnlyRootFilesystem: true"),
     "capabilities": ("it keeps capabilities", "capabilities.drop: [ALL]"),
-    "seccomp": ("every system call is open to it", "seccompProfile.type: RuntimeDefault"),
+    "seccomp": ("it may make every system call", "seccompProfile.type: RuntimeDefault"),
 }
 
 
@@ -130,12 +130,12 @@ def _check_probes(pod: Pod) -> Iterator[Fault]:
             probe = container.get(name) or {}
             code = name.replace("Probe", "-probe")
             if (probe.get("httpGet") or {}).get("path") != path:
-                message = f"its {name} does not ask {path}"
+                message = f"its {name} does not request {path}"
                 yield make_hazard(code, where, message, f"{name}.httpGet.path: {path}")
         startup = container.get("startupProbe") or {}
         liveness = container.get("livenessProbe") or {}
         if _count_patience(liveness) < _count_patience(startup):
-            message = "liveness ends an engine that its supervisor is starting again"
+            message = "the liveness probe ends an engine that its supervisor is restarting"
             hint = "livenessProbe.failureThreshold: as long as the start may take"
             yield make_hazard("liveness-patience", where, message, hint)
 
@@ -153,7 +153,7 @@ def _check_stop(pod: Pod) -> Iterator[Fault]:
         command = stop.get("command") or []
         wait = int(command[1]) if command[:1] == ["sleep"] and len(command) == 2 else None
         if wait is None:
-            message = "it drains while requests are still sent to it"
+            message = "it drains while requests still arrive"
             yield make_hazard("pre-stop", where, message, 'lifecycle.preStop.exec: [sleep, "10"]')
         words = container.get("args") or []
         drain = int(words[words.index("--drain") + 1]) if "--drain" in words else 30
@@ -172,12 +172,12 @@ def _check_secrets(pod: Pod) -> Iterator[Fault]:
             name = variable["name"]
             named = _SECRET.search(name) and not _NOT_SECRET.search(name)
             if named and variable.get("value"):
-                message = f"{name} stands in the manifest"
+                message = f"{name} is in the manifest"
                 yield make_hazard("clear-secret", where, message, "a Secret, mounted as a file")
         words = [*(container.get("command") or ()), *(container.get("args") or ())]
         for flag in _SECRET_FLAGS:
             if any(word == flag or word.startswith(f"{flag}=") for word in words):
-                message = f"{flag} stands in its arguments"
+                message = f"{flag} is in its arguments"
                 yield make_hazard("clear-secret", where, message, "a Secret, mounted as a file")
 
 
@@ -189,7 +189,7 @@ def _check_weights(pod: Pod) -> Iterator[Fault]:
         if (container.get("args") or [])[:2] == ["deploy", "prepare"]
     ]
     if not prepared:
-        message = "nothing compares the weights with their lock"
+        message = "nothing checks the weights against their lock"
         hint = "an init container: slipstream deploy prepare PLAN"
         yield make_hazard("weights-unchecked", pod.where, message, hint)
     claims = {
@@ -211,7 +211,7 @@ def _check_image(pod: Pod) -> Iterator[Fault]:
     for where, container in _list_containers(pod):
         tag = container["image"].partition("@")[0].rpartition("/")[2].partition(":")[2]
         if tag in ("", "latest") and "@" not in container["image"]:
-            message = f"{container['image']} is another image every day"
+            message = f"{container['image']} may be another image at every pull"
             yield make_hazard("moving-image", where, message, "image: REPOSITORY:TAG@sha256:...")
 
 
@@ -242,7 +242,7 @@ def examine(documents: list[dict[str, Any]]) -> HazardList:
         )
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as fault:
         raise InvalidInputError(
-            f"the objects are not in the form that Kubernetes takes: {fault!r}"[:300],
+            f"the objects are not valid Kubernetes objects: {fault!r}"[:300],
             hint="kubectl apply --dry-run=server, with the same file, names the field",
         ) from fault
 
@@ -269,12 +269,12 @@ def _check_surroundings(pod: Pod, documents: list[dict[str, Any]]) -> Iterator[F
     ]
     for direction in ("Ingress", "Egress"):
         if not any(direction in (policy.get("policyTypes") or ()) for policy in policies):
-            message = f"no NetworkPolicy bounds its {direction.lower()}"
+            message = f"no NetworkPolicy restricts its {direction.lower()}"
             hint = f"a NetworkPolicy with policyTypes: [{direction}]"
             yield make_hazard(f"open-{direction.lower()}", pod.where, message, hint)
     budgets = [one for one in documents if one["kind"] == "PodDisruptionBudget"]
     if not any(_selects(one["spec"].get("selector"), pod) for one in budgets):
-        message = "a drain of nodes may take all replicas together"
+        message = "a drain of nodes may evict all replicas together"
         yield make_hazard(
             "no-budget", pod.where, message, "a PodDisruptionBudget, maxUnavailable: 1"
         )
@@ -286,26 +286,26 @@ def _check_object(document: Object) -> Iterator[Fault]:
     if kind == "NetworkPolicy":
         yield from _check_policy(where, spec)
     if kind == "PodDisruptionBudget" and spec.get("maxUnavailable") in (None, 0, "0%"):
-        message = "it may hold up every drain of a node"
+        message = "it may block every drain of a node"
         yield make_hazard("blocking-budget", where, message, "maxUnavailable: 1")
     if kind == "Service" and spec.get("type", "ClusterIP") != "ClusterIP":
-        message = f"{spec['type']} opens the port outside of the cluster, without TLS"
+        message = f"{spec['type']} exposes the port outside the cluster, without TLS"
         yield make_hazard(
             "open-service", where, message, "type: ClusterIP, behind an ingress with TLS"
         )
     if kind == "Secret" and (document.get("data") or document.get("stringData")):
-        message = "its content stands in the manifest"
+        message = "its content is in the manifest"
         yield make_hazard("clear-secret", where, message, "kubectl create secret generic")
     if kind == "LeaderWorkerSet":
         policy = spec["leaderWorkerTemplate"].get("restartPolicy", "RecreateGroupOnPodRestart")
         if policy != "RecreateGroupOnPodRestart":
-            message = "a rank that starts anew finds the others in an engine that is gone"
+            message = "a rank that restarts finds the others in an engine that has ended"
             hint = "restartPolicy: RecreateGroupOnPodRestart"
             yield make_hazard("split-group", where, message, hint)
     if kind == "ServiceMonitor":
         for endpoint in spec.get("endpoints") or ():
             if "bearerTokenFile" in endpoint or not endpoint.get("authorization"):
-                message = "the gate answers metrics only to a key"
+                message = "the gate serves metrics only with a key"
                 yield make_hazard("no-metrics-key", where, message, "endpoints[].authorization")
 
 
@@ -316,15 +316,15 @@ def _check_policy(where: str, spec: Object) -> Iterator[Fault]:
             peers = rule.get(side)
             everybody = not peers or any(_is_everybody(peer, direction) for peer in peers)
             if everybody:
-                message = f"a rule of its {direction} has no bounds"
+                message = f"a rule of its {direction} has no restriction"
                 yield make_hazard(
                     f"open-{direction}", where, message, f"{side}: labels of the members"
                 )
             # Ranks listen at ports of their choice, without a password.
             strangers = [peer for peer in peers or () if peer != members]
             if direction == "ingress" and strangers and not rule.get("ports"):
-                message = "the ports of the engine's ranks are open to others than its members"
-                yield make_hazard("open-ranks", where, message, "a rule for the members alone")
+                message = "the ports of the engine's ranks are open to non-members"
+                yield make_hazard("open-ranks", where, message, "a rule for the members only")
 
 
 def _is_everybody(peer: Object, direction: str) -> bool:

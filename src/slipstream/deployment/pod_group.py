@@ -65,5 +65,5 @@ def _find_address(
             sleep(ASK_EVERY_SECONDS)
     raise InvalidInputError(
         f"{name} has no address yet: {why}",
-        hint="kubectl get pods; all pods of the group have to be scheduled",
+        hint="kubectl get pods; all pods of the group must be scheduled",
     )

@@ -50,22 +50,22 @@ def make_deployment(plan: LaunchPlan, wishes: DeploymentWishes) -> Deployment:
         fleet=wishes.fleet,
         group=wishes.group,
         plan=pod_plan,
-        replicas=Choice(wishes.replicas, "user", "copies of the model")
+        replicas=Choice(wishes.replicas, "user", "--replicas")
         if wishes.replicas > 1
-        else Choice(1, "default", "one copy of the model; --replicas says otherwise"),
+        else Choice(1, "default", "the default; --replicas sets it"),
         highest_replicas=None
         if highest is None
-        else Choice(highest, "user", "asked for; scaled by queue, batch and goodput"),
+        else Choice(highest, "user", "requested; scaled by queue, batch and goodput"),
         machines=decide_machines(plan),
         gpus=decide_gpus(plan),
         nodes=decide_nodes(plan),
         processors=decide_processors(plan),
         memory_bytes=decide_memory(plan),
-        port=plan.settings.port or Choice(PORT, "default", "vLLM's usual one"),
+        port=plan.settings.port or Choice(PORT, "default", "vLLM's default"),
         start_seconds=decide_start(plan),
-        drain_seconds=Choice(Terms().drain_seconds, "default", "as slipstream serve does")
+        drain_seconds=Choice(Terms().drain_seconds, "default", "the default of slipstream serve")
         if wishes.drain_seconds is None
-        else Choice(wishes.drain_seconds, "user", "asked for"),
+        else Choice(wishes.drain_seconds, "user", "requested"),
         source=source,
         weights_path=path,
         storage_bytes=decide_storage(plan) if source.value == "hub" else None,
@@ -107,7 +107,7 @@ def leave_out_machine(plan: LaunchPlan) -> tuple[LaunchPlan, Choice[tuple[str, .
     names = tuple(name for name in MACHINE_VARIABLES if name in plan.environment)
     if not names:
         return plan, None
-    because = "left out: a path or a list of processors of the machine that planned"
+    because = "left out: a path or a list of processors of the planning machine"
     return plan.change_variables(dict.fromkeys(names)), Choice(names, "default", because)
 
 
@@ -119,9 +119,9 @@ def decide_source(plan: LaunchPlan) -> tuple[Choice[Literal["hub", "folder"]], s
         return Choice("hub", "user", "names on the hub, fetched once into a volume"), HUB_PATH
     if len(folders) < len(models):
         raise InvalidInputError(
-            "one model is a folder and the other a name on the hub",
+            "one model is a folder and the other a hub name",
             details=tuple(models),
-            hint="name both by folder, or both by their names on the hub",
+            hint="name both by folder, or both by hub name",
         )
     path = os.path.commonpath([str(PurePosixPath(folder).parent) for folder in folders])
     if path == "/" or not re.fullmatch(r"(/[A-Za-z0-9_][A-Za-z0-9_.-]*)+", path):
@@ -129,7 +129,7 @@ def decide_source(plan: LaunchPlan) -> tuple[Choice[Literal["hub", "folder"]], s
             f"{' and '.join(folders)} have no folder in common that a volume can take",
             hint="put both below one folder, as /models/target and /models/drafter",
         )
-    because = f"folders in {path}, where a claim of yours is mounted"
+    because = f"folders in {path}, where your volume claim is mounted"
     return Choice("folder", "user", because), path
 
 
@@ -168,10 +168,10 @@ def decide_processors(plan: LaunchPlan) -> Choice[int]:
         return Choice(4, "default", "the server, the scheduler, a worker and the tokenizer")
     bound = plan.environment.get("VLLM_CPU_OMP_THREADS_BIND")
     if bound is not None and (cpus := parse_cpu_list(bound.value)):
-        return Choice(len(cpus) + 1, "hardware", "as many as the plan computes on, and one")
+        return Choice(len(cpus) + 1, "hardware", "as many as the plan computes on, plus one")
     if (threads := plan.environment.get("OMP_NUM_THREADS")) is not None:
         return Choice(int(threads.value), "hardware", threads.because)
-    return Choice(8, "default", "the plan does not say")
+    return Choice(8, "default", "not in the plan")
 
 
 def decide_memory(plan: LaunchPlan) -> Choice[int]:
@@ -180,7 +180,7 @@ def decide_memory(plan: LaunchPlan) -> Choice[int]:
     if plan.capability is None or plan.machine in UNIFIED:
         if usable is None:
             return Choice(HOST_BYTES, "default", "the plan's memory is unknown")
-        shared = "the accelerator takes it of the machine's" if plan.capability else "on a CPU"
+        shared = "the accelerator uses the machine's memory" if plan.capability else "on a CPU"
         return Choice(usable, "hardware", f"the plan's usable memory: {shared}")
     return Choice(HOST_BYTES, "default", "processes and page cache beside the accelerator's own")
 

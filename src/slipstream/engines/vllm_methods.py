@@ -80,7 +80,7 @@ METHODS: Mapping[str, Method] = {
             # The other one stops vLLM from scheduling ahead (config/vllm.py).
             accelerated_name="ngram_gpu",
             length=5,
-            length_because="repeated passages are continued; only verification costs",
+            length_because="repeated passages are continued; only verification takes time",
             keys={"prompt_lookup_max": 4, "prompt_lookup_min": 2},
             keys_because="vLLM's own 5, called arbitrary in its source, misses short repeats",
         ),
@@ -89,7 +89,7 @@ METHODS: Mapping[str, Method] = {
             "nothing",
             "suffix",
             length=24,
-            length_because="the most; each draft is as long as what it matched",
+            length_because="the maximum; each draft is as long as what it matched",
             package="arctic-inference==0.1.1",
         ),
     )

@@ -18,7 +18,7 @@ from slipstream.engines.vllm_methods import MethodName
 from slipstream.planning.settings.options import Goal, PlanOptions, make_options
 from slipstream.records import Record, read_toml
 
-FLEET_HINT = "docs/fleet.md has every key; slipstream fleet init writes a file to begin with"
+FLEET_HINT = "docs/fleet.md has every key; slipstream fleet init writes a first file"
 FILE_NAME = "fleet.toml"
 # A machine's plans, each named after its content: which of them a run serves, its status says.
 PLANS = "plans"
@@ -47,7 +47,7 @@ _SSH = (
     rf"(?::{_PORT})?"
 )
 Name = Annotated[str, _matching(_NAME, _NAME_MESSAGE)]
-SshName = Annotated[str, _matching(_SSH, "not an SSH name, nor [user@]host[:port]")]
+SshName = Annotated[str, _matching(_SSH, "neither an SSH name nor [user@]host[:port]")]
 # A path on another machine: nothing that a shell or a line of a file could take for more.
 FarPath = Annotated[str, _matching(r"(?!-)[A-Za-z0-9_./~+@-]+", "not a plain path")]
 IpAddress = Annotated[str, AfterValidator(lambda text: str(ip_address(text)))]
@@ -133,7 +133,7 @@ class Fleet(Record):
     @classmethod
     def _require_own_folder(cls, name: str) -> str:
         if name in _RESERVED:
-            raise ValueError(f"{name} is the folder of the fleets' programs; take another name")
+            raise ValueError(f"{name} is the folder of the fleets' programs; choose another name")
         return name
 
     @field_validator("groups")
@@ -141,7 +141,7 @@ class Fleet(Record):
     def _require_one_group_each(cls, groups: dict[str, Group]) -> dict[str, Group]:
         listed = [name for group in groups.values() for name in group.machines]
         if twice := sorted({name for name in listed if listed.count(name) > 1}):
-            raise ValueError(f"{', '.join(twice)}: a machine is in one group, once")
+            raise ValueError(f"{', '.join(twice)}: a machine may be in one group only")
         return groups
 
     @model_validator(mode="after")

@@ -70,7 +70,7 @@ class Authority:
         """Make a key, and certify it for names and addresses; the first is the common name."""
         if self.ends <= now:
             raise InvalidInputError(
-                f"the fleet's authority ended on {self.ends:%Y-%m-%d}",
+                f"the fleet's certificate authority expired on {self.ends:%Y-%m-%d}",
                 hint="move its folder away (clients need the new one), then slipstream fleet init",
             )
         named = list(dict.fromkeys(names))
@@ -108,7 +108,7 @@ class Authority:
         ends = x509.load_pem_x509_certificate(pem).not_valid_after_utc
         # None lasts longer than the authority.
         due = ends <= now or (ends - now < RENEW_BEFORE and ends < self.ends)
-        return f"its certificate ends on {ends:%Y-%m-%d}" if due else None
+        return f"its certificate expires on {ends:%Y-%m-%d}" if due else None
 
 
 def find_authority(fleet_file: Path, name: str) -> Path:
@@ -162,7 +162,7 @@ def read_authority(folder: Path) -> Authority | None:
 
 def _not_an_authority(folder: Path) -> InvalidInputError:
     return InvalidInputError(
-        f"{folder} has no authority of this program",
+        f"{folder} has no certificate authority of slipstream",
         hint=f"move {folder} away, and every machine gets a new certificate: slipstream fleet init",
     )
 

@@ -129,7 +129,7 @@ class Sizer:
             if pool is not None:
                 found.append(_Option(style, (pool,)))
             elif lengths:
-                missed.append(f"{style}: no number of replicas holds {self.goal}")
+                missed.append(f"{style}: no number of replicas meets {self.goal}")
         if len(self.demand.kinds) > 1 and drafted:
             parts = [self.demand.model_copy(update={"kinds": (k,)}) for k in self.demand.kinds]
             pools = [self._find_pool(part, self.speed.lengths) for part in parts]

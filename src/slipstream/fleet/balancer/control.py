@@ -92,7 +92,7 @@ def set_group(folder: Path, group: str, *, is_open: bool) -> BalancerStatus:
     """Let new requests to a group, or none; those under way go on."""
     if read_state(folder).find(group) is None:
         raise InvalidInputError(
-            f"the load balancer knows no group {group!r}",
+            f"the load balancer has no group {group!r}",
             hint="if the fleet changed: slipstream fleet up",
         )
     state = "ready" if is_open else "maint"

@@ -123,7 +123,7 @@ def _render_clients(balancer: BalancerPlan) -> str:
         f"acl posted path {posts}",
         f"acl read path {gets}",
         *_refuse(
-            *("404", "not_found_error", "there is nothing here"),
+            *("404", "not_found_error", "not found"),
             "!{ method POST } !read or !{ method GET HEAD } !posted or !posted !read",
         ),
         # Strangers end here, before a body is read.
@@ -132,7 +132,7 @@ def _render_clients(balancer: BalancerPlan) -> str:
         "http-request set-var(txn.key) req.hdr(x-api-key),sha2(256),hex,lower",
         f"acl known var(txn.bearer) -m str -f {KEY_LIST}",
         f"acl known var(txn.key) -m str -f {KEY_LIST}",
-        *_refuse("401", "authentication_error", "this needs a valid key", "!known"),
+        *_refuse("401", "authentication_error", "a valid key is required", "!known"),
     ]
     named = f"{{ req.hdr({SESSION}) -m found }}"
     if balancer.policy == "session":

@@ -37,7 +37,7 @@ class RunVerdict(Record):
     @property
     def message(self) -> str:
         found = {"as-good": "as good as before", "worse": "worse than before", None: "undecided"}
-        figures = "no request could be compared"
+        figures = "no requests could be compared"
         if self.tokens_per_second is not None:
             old, new = self.tokens_per_second
             figures = f"{new:.1f} tokens per second, {old:.1f} before, {self.requests} requests"

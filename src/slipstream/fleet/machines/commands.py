@@ -228,7 +228,7 @@ def read_answer(machine: str, answer: Answer, kind: type[AnyRecord]) -> AnyRecor
     """Read a machine's answer as a record; anything else is an error that quotes it safely."""
     if len(answer.stdout) > MOST_RECORD_BYTES:
         raise UnreachableError(
-            f"{machine} answered with {len(answer.stdout)} bytes in the place of a {kind.__name__}",
+            f"{machine} answered with {len(answer.stdout)} bytes instead of a {kind.__name__}",
             hint=VERSION_HINT,
         )
     try:

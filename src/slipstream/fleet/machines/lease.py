@@ -78,7 +78,7 @@ def change_lease(folder: Path, request: LeaseRequest, now: datetime) -> Lease:
         epoch = held.epoch if held is not None else 0
         if request.epoch is not None:
             if held is None or (held.owner, held.epoch) != (request.owner, request.epoch):
-                return held or Lease(owner="0" * 32, who="nobody", purpose="it is gone", until=now)
+                return held or Lease(owner="0" * 32, who="nobody", purpose="it ended", until=now)
         elif held is not None and held.until > now and not request.force:
             return held
         else:
@@ -127,7 +127,7 @@ class HeldLease:
         if held.owner != self._owner:
             raise InvalidInputError(
                 f"{_describe(held)} until {held.until:%H:%M:%S} UTC",
-                hint="wait until it is over, or take it over with --force",
+                hint="wait until it ends, or take the lease over with --force",
             )
         self._epoch = held.epoch
 
@@ -140,7 +140,7 @@ class HeldLease:
                 # Until then whoever holds it on the first machine may not know that it is down.
                 self._over.wait(SURE_SECONDS)
                 return
-        raise UnreachableError("no machine gives a lease", hint="slipstream fleet doctor")
+        raise UnreachableError("no machine grants a lease", hint="slipstream fleet doctor")
 
     def require(self) -> None:
         """Fail unless nobody else can have the lease now."""
@@ -176,8 +176,8 @@ class HeldLease:
                 self._sure_at = began
                 return
             self._lost = LeaseLostError(
-                f"the fleet was taken over meanwhile: {_describe(held)}",
-                hint="when it is over: slipstream fleet status",
+                f"another machine took the fleet over: {_describe(held)}",
+                hint="after it has ended: slipstream fleet status",
             )
 
     def _ask(

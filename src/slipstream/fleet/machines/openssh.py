@@ -44,16 +44,16 @@ _OPTIONS = {
 _SHARED = {"ControlMaster": "auto", "ControlPersist": "60"}
 # ssh's own failures leave with 255; what it says then, and what to type.
 _CAUSES = (
-    ("Host key verification failed", "its host key is not known here, or has changed", "{ssh}"),
-    ("Permission denied", "no key of this user opens it", "{copy_id}"),
+    ("Host key verification failed", "its host key is unknown here, or has changed", "{ssh}"),
+    ("Permission denied", "it accepts no key of this user", "{copy_id}"),
     (
         "Could not resolve",
-        "its name is not known",
+        "its name cannot be resolved",
         'ssh = "user@address" in [machines.{machine}], or an entry in ~/.ssh/config',
     ),
     ("Connection refused", "nothing listens for SSH there", "{ssh}"),
     ("timed out", "it does not answer", "ping {host}"),
-    ("No route to host", "there is no way to it", "ping {host}"),
+    ("No route to host", "there is no route to it", "ping {host}"),
 )
 # The hash is compared: the end of a connection looks like the end of a file.
 _WRITE = (
@@ -157,7 +157,7 @@ class OpenSsh:
             code = process.wait(timeout)
         except subprocess.TimeoutExpired as fault:
             raise SlowError(
-                f"{machine}: no end of the command within {timeout:.0f} s",
+                f"{machine}: the command did not end within {timeout:.0f} s",
                 hint=self.fleet.hint_ssh(machine, "uptime"),
             ) from fault
         finally:
@@ -167,7 +167,7 @@ class OpenSsh:
         if max(len(output), len(complaints)) > MOST_BYTES:
             raise UnreachableError(
                 f"{machine}: more than {MOST_BYTES >> 20} MiB of output",
-                hint=f"{self.fleet.hint_ssh(machine)}, and look at what it prints at a login",
+                hint=f"{self.fleet.hint_ssh(machine)}, and check what it prints at login",
             )
         answer = Answer(code, bytes(output), bytes(complaints))
         if code == _SSH_FAILED:
@@ -268,7 +268,7 @@ def open_ssh(fleet: Fleet, *, shared: bool = True) -> Iterator[Machines]:
     Where every machine is asked once only, sharing connections would cost more than it saves.
     """
     if (program := shutil.which("ssh")) is None:
-        raise MissingPartError("there is no ssh here", hint="apt-get install openssh-client")
+        raise MissingPartError("ssh is not installed here", hint="apt-get install openssh-client")
     # A socket's path has 108 bytes at most, so it is not below the user's folders.
     sockets = Path(tempfile.mkdtemp(prefix="slipstream-"))
     transport = OpenSsh(fleet, sockets, program, shared)

@@ -48,7 +48,7 @@ def find_network_faults(
         hint = "cable every machine to the next one, or all to a switch"
         if order := order_ring(members, cables):
             hint = f"machines = {json.dumps(order)} in [groups.{group}]"
-        what = "RDMA links do not join its machines in the order of their ranks"
+        what = "RDMA links do not connect its machines in the order of their ranks"
         yield _warn("fleet-ring", f"{where}: {what}", hint)
     slowest = network.slowest_gigabits
     if network.shape == "tcp" and slowest is not None and slowest < LEAST_GIGABITS:
@@ -125,7 +125,7 @@ def _find_clock_faults(fleet: Fleet, views: Mapping[str, MachineView]) -> Iterat
     if off:
         shown = ", ".join(f"{name} {offset:+.1f} s" for name, offset in off.items())
         hint = fleet.hint_ssh(next(iter(off)), "timedatectl set-ntp true")
-        yield _warn("fleet-clock", f"clocks differ from the one here: {shown}", hint)
+        yield _warn("fleet-clock", f"clocks differ from this machine's: {shown}", hint)
 
 
 def _find_mtu_faults(fleet: Fleet, link: Link) -> Iterator[Fault]:

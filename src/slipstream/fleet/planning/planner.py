@@ -130,9 +130,9 @@ def _place(fleet: Fleet, group: str, plan: LaunchPlan, address: str | None) -> L
     chosen = fleet.groups[group]
     port = Choice(chosen.port, "user", f"[groups.{group}] of the fleet's file")
     if fleet.keys is None or address is None:
-        why = "no keys are named, so nobody else may reach it"
+        why = "no keys are configured, so no other machine may reach it"
         return plan.change(host=Choice(LOOPBACK, "default", why), port=port)
-    why = f"the address of {chosen.machines[0]}, for others; its gate asks for a key"
+    why = f"the address of {chosen.machines[0]}, for clients; its gate requires a key"
     return plan.change(host=Choice(address, "hardware", why), port=port)
 
 
@@ -200,9 +200,9 @@ def _find_key_faults(fleet: Fleet) -> list[Fault]:
         '[keys] file = "keys.json" in the fleet\'s file; for a key: slipstream keys new --name NAME'
     )
     if fleet.balancer is not None:
-        what = "the load balancer is to reach groups on other machines, and no keys are named"
+        what = "the load balancer must reach groups on other machines, but no keys are configured"
         return [Fault(code="fleet-keys", verdict="refuse", message=what, hint=hint)]
-    what = "no keys are named: each group answers its own machine only"
+    what = "no keys are configured: each group serves its own machine only"
     return [Fault(code="fleet-keys", verdict="warn", message=what, hint=hint)]
 
 

@@ -243,5 +243,5 @@ def _read_port(machine: str, stream: Stream) -> int:
         with suppress(ValidationError):
             return Listening.model_validate_json(line).port
     raise UnreachableError(
-        f"{machine}: the end of a link did not begin to listen", hint="slipstream fleet probe"
+        f"{machine}: the end of a link did not start to listen", hint="slipstream fleet probe"
     )

@@ -23,7 +23,7 @@ from slipstream.planning.spreading import MASTER_PORT, WATCH_PORT
 Shape = Literal["direct", "switched", "ring", "tcp"]
 RING_ALGORITHM_FROM = 4
 _RING = {
-    "NCCL_NET_PLUGIN": ("none", "NCCL's own RDMA code knows subnets, a plug-in may not"),
+    "NCCL_NET_PLUGIN": ("none", "NCCL's own RDMA code handles subnets, a plug-in may not"),
     "NCCL_IB_SUBNET_AWARE_ROUTING": ("1", "each cable is a subnet of its own, without a switch"),
     "NCCL_IB_MERGE_NICS": ("0", "the ports of a machine lead to different machines"),
 }
@@ -141,7 +141,7 @@ def decide_lone_variables() -> dict[str, Choice[str]]:
 
     vLLM would bind their sockets, which ask for no key, to the address of the default route.
     """
-    why = "all its processes are on this machine, and nobody else is to reach their sockets"
+    why = "all its processes are on this machine, and no other may reach their sockets"
     return {
         "VLLM_HOST_IP": Choice("127.0.0.1", "hardware", why),
         "GLOO_SOCKET_IFNAME": Choice("lo", "hardware", why),
@@ -155,10 +155,10 @@ def decide_variables(
     if not accelerated:
         return {}
     name = network.interfaces[machine].name
-    why = "NCCL's bootstrap; = takes it for the whole name, not a beginning"
+    why = "NCCL's bootstrap; = means the exact name, not a prefix"
     chosen = {"NCCL_SOCKET_IFNAME": Choice(f"={name}", "hardware", why)}
     if network.shape == "tcp":
-        why = "no RDMA between all members was seen, and NCCL is not to try it"
+        why = "no RDMA between all members was found, so NCCL must not try it"
         return chosen | {"NCCL_NET": Choice("Socket", "hardware", why)}
     return chosen | _decide_rdma(network, machine)
 
@@ -167,19 +167,21 @@ def _decide_rdma(network: GroupNetwork, machine: str) -> dict[str, Choice[str]]:
     devices = network.devices[machine]
     names = ",".join(device.rdma_device or "" for device in devices)
     chosen = {
-        "NCCL_NET": Choice("IB", "hardware", "fail rather than fall back to TCP without a word"),
+        "NCCL_NET": Choice("IB", "hardware", "fail instead of silently falling back to TCP"),
         "NCCL_IB_HCA": Choice(
             f"={names}", "hardware", "the devices whose links were measured; others have no cable"
         ),
         "NCCL_IGNORE_CPU_AFFINITY": Choice(
-            "1", "default", "NCCL's threads take any core (eugr, sparkrun)"
+            "1", "default", "NCCL's threads may use any core (eugr, sparkrun)"
         ),
     }
     if network.shape == "ring":
         chosen |= {name: Choice(value, "hardware", why) for name, (value, why) in _RING.items()}
         if len(network.interfaces) >= RING_ALGORITHM_FROM:
             chosen["NCCL_ALGO"] = Choice(
-                "Ring", "hardware", "other algorithms connect machines without a cable between"
+                "Ring",
+                "hardware",
+                "other algorithms connect machines that have no cable between them",
             )
         return chosen
     chosen["NCCL_CROSS_NIC"] = Choice(
@@ -207,13 +209,13 @@ def list_ports(
     members = [rank.machine for rank in group.ranks]
     head = members[0]
     callers = _find_callers(fleet, head)
-    yield make_rule(head, group.port, callers, "the gate, which asks for a key")
+    yield make_rule(head, group.port, callers, "the gate, which requires a key")
     for machine in members if len(members) > 1 else ():
         others = tuple(name for name in members if name != machine)
         if machine == head:
-            why = "where ranks find each other; it asks nobody who they are"
+            why = "where ranks connect; without authentication"
             yield make_rule(machine, MASTER_PORT, others, why)
-        why = "supervisors' reports on their ranks, which are signed"
+        why = "supervisors' reports on their ranks, signed"
         yield make_rule(machine, WATCH_PORT, others, why, protocol="udp")
         first, last = ephemeral.get(machine, EPHEMERAL)
         why = "Gloo, NCCL and vLLM's queues, at ports that the kernel chooses"

@@ -48,7 +48,7 @@ _LOOK_EVERY_SECONDS = 1.0
 _JUDGE_EVERY_SECONDS = 15.0
 _RECORD = "rollout.json"
 _PLANS: dict[Version, str] = {"old": "rollout-old-plan.json", "new": "rollout-new-plan.json"}
-_ANOTHER = "slipstream fleet roll, to begin another"
+_ANOTHER = "slipstream fleet roll, to start a new one"
 
 
 class Performer(Protocol):
@@ -130,7 +130,7 @@ class FleetPerformer:
         states = ask_balancer(self.far).groups
         if not any(one.state == "open" for one in states if one.group != group):
             raise InvalidInputError(
-                f"no other group takes requests while {group} is closed",
+                f"no other group accepts requests while {group} is closed",
                 hint="`fleet stop` and `fleet up` interrupt the service; slipstream fleet status",
             )
         ask_balancer(self.far, "close", group)
@@ -297,7 +297,7 @@ def leave_out_serving(far: Machines, groups: Sequence[str], drafter: str) -> tup
     left = tuple(name for name, run in runs.items() if run is None or not serves(run, drafter))
     if not left:
         raise InvalidInputError(
-            f"{', '.join(groups)}: {drafter} drafts already", hint="slipstream fleet status"
+            f"{', '.join(groups)}: {drafter} is already in use", hint="slipstream fleet status"
         )
     return left
 
@@ -319,7 +319,7 @@ def save_plans(far: Machines, plans: dict[Version, FleetPlan]) -> None:
 def read_rollout(far: Machines) -> Rollout | None:
     machine = far.fleet.first_machine
     away = far.fleet.hint_ssh(machine, f"rm {far.fleet.folder}/{_RECORD}")
-    hint = f"if no rollout goes on: {away}"
+    hint = f"if no rollout is running: {away}"
     return far.read_record(machine, _RECORD, Rollout, hint=hint)
 
 
@@ -333,7 +333,7 @@ def read_served_plan(far: Machines, planned: FleetPlan, names: Sequence[str]) ->
     served = read_served_groups(far, status, far.fleet.groups)
     if idle := [name for name in names if name not in served]:
         raise InvalidInputError(
-            f"{', '.join(idle)}: there is nothing to roll back to, for it does not run",
+            f"{', '.join(idle)}: it does not run, so there is nothing to roll back to",
             hint=f"slipstream fleet up {' '.join(idle)}",
         )
     plan, deployed = planned.replace_groups(served), read_deployed(far)

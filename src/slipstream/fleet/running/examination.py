@@ -101,8 +101,11 @@ def _list_certificate_checks(status: FleetStatus) -> Iterator[MachineCheck]:
     for one in status.machines:
         if (ends := one.certificate_ends) is None:
             continue
-        left, hint = ends - status.at, "slipstream fleet up, where the fleet's authority is"
-        what = f"its certificate ends on {ends:%Y-%m-%d}, in {left.days} days"
+        left, hint = (
+            ends - status.at,
+            "slipstream fleet up, on the machine with the fleet's authority",
+        )
+        what = f"its certificate expires on {ends:%Y-%m-%d}, in {left.days} days"
         soon: Verdict = "fault" if left.total_seconds() <= 0 else "warning"
         found = _find(one.machine, "certificate", what, hint, soon)
         yield found if left < RENEW_BEFORE else _find(one.machine, "certificate", what)
@@ -118,14 +121,14 @@ def _check_balancer(plan: FleetPlan, far: Machines) -> Iterator[MachineCheck]:
     except SlipstreamError as fault:
         yield _find(machine, subject, fault.message, fault.hint)
         return
-    yield _find(machine, subject, "it answers")
+    yield _find(machine, subject, "it responds")
     if state.starts_at_boot is False:
         hint = far.fleet.hint_ssh(
             machine, "sudo loginctl enable-linger '$USER'; slipstream fleet up"
         )
-        yield _find(machine, subject, "nobody starts it after a reboot", hint, "warning")
+        yield _find(machine, subject, "it does not start after a reboot", hint, "warning")
     for group in (one.group for one in state.groups if one.state == "closed"):
-        what = f"it sends {group} no requests: a rollout was left, or goes on"
+        what = f"it sends {group} no requests: a rollout is running or was interrupted"
         yield _find(machine, subject, what, "slipstream fleet roll --resume")
 
 
@@ -162,7 +165,7 @@ def _judge(machine: str, rule: PortRule, reach: Reach) -> MachineCheck:
     where = f"port {rule.port} of {rule.machine}"
     if reach == "open" and not allowed:
         hint = "slipstream fleet plan --firewall"
-        return _find(machine, "ports", f"{where} is open to {machine}, and not meant to be", hint)
+        return _find(machine, "ports", f"{where} is open to {machine}, and should not be", hint)
     if reach == "closed" and allowed:
         hint = f"on {rule.machine}: nft list ruleset"
         return _find(machine, "ports", f"{where} cannot be reached from {machine}", hint)

@@ -144,7 +144,7 @@ def _serve(far: Machines, plan: FleetPlan, machine: str, show: Show) -> None:
     if last is None or last.state != "ready":
         said = f"{last.state}: {escape(last.message)}" if last else f"exit code {code}"
         raise EngineError(
-            f"{machine} did not get ready: {said}", hint=f"slipstream fleet logs {machine}"
+            f"{machine} did not become ready: {said}", hint=f"slipstream fleet logs {machine}"
         )
 
 

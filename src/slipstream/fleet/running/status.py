@@ -124,7 +124,7 @@ def read_served_groups(
         for one in members:
             if one.fault is not None:
                 hint = one.hint or "slipstream fleet doctor"
-                raise UnreachableError(f"what {name} serves is not known: {one.fault}", hint=hint)
+                raise UnreachableError(f"what {name} serves is unknown: {one.fault}", hint=hint)
         ranks = tuple(
             RankPlan(machine=one.machine, rank=rank, plan=_read_plan(far, one.machine, one.run))
             for rank, one in enumerate(members)
@@ -156,7 +156,7 @@ def _read_plan(far: Machines, machine: str, run: RunStatus) -> LaunchPlan:
         drafter = run.trial.before
     if drafter is None or plan.speculation is None:
         return plan
-    return with_drafter(plan, drafter.folder, f"{drafter.name} drafted before")
+    return with_drafter(plan, drafter.folder, f"{drafter.name} was used before")
 
 
 def compare_groups(

@@ -25,15 +25,15 @@ def render_figures(answer: Answer, *, colour: bool) -> str:
     ]
     lines = [("plain: " if answer.plain else "") + ", ".join(parts)]
     if answer.finish_reason == "length":
-        lines.append("it was cut off by the limit of its length")
+        lines.append("it was cut off at its length limit")
     if answer.same_text is not None:
-        lines.append("the same text" if answer.same_text else "another text than before")
+        lines.append("the same text" if answer.same_text else "different text than before")
     if answer.plain and answer.accepted:
-        lines.append("it was drafted all the same: only a server behind the gate leaves drafts out")
+        lines.append("it was drafted anyway: only a server with the gate can leave drafts out")
     joined = (answer.steps or 0) - answer.chunks
     if colour and joined > 0 and not answer.plain:
-        steps = f"{joined} of {answer.steps} steps came joined to others"
-        lines.append(f"{steps}: up to {joined} green tokens are no drafts")
+        steps = f"{joined} of {answer.steps} steps arrived together with others"
+        lines.append(f"{steps}: up to {joined} green tokens are not drafts")
     return "\n".join(lines)
 
 

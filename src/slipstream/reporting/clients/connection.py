@@ -46,7 +46,7 @@ def render_written(connection: Connection) -> str:
 
 def _describe_written(file: Written) -> list[str]:
     if not file.changed:
-        return [f"{file.path} has it all already"]
+        return [f"{file.path} is already up to date"]
     lines = [f"{file.path}: set {', '.join(file.changed)}"]
     if file.backup:
         old, new = shlex.quote(file.backup), shlex.quote(file.path)

@@ -22,7 +22,7 @@ def render_fleet_status(status: FleetStatus) -> str:
         align([("GROUP", "STATE", "URL"), *groups]),
         align([("MACHINE", "GROUP", "STATE", "FOR", "CERTIFICATE", "RUN", "LAST"), *machines]),
         [
-            f"{one.name} runs another plan than the fleet's file asks for, "
+            f"{one.name} runs another plan than the fleet's file sets, "
             f"{escape('; '.join(one.changed))}: slipstream fleet roll {one.name}"
             for one in status.groups
             if one.changed
@@ -43,8 +43,8 @@ def render_fleet_status(status: FleetStatus) -> str:
             for one in status.machines
             if one.certificate_ends and one.certificate_ends - status.at < RENEW_BEFORE
             for line in (
-                f"warning: a certificate of {one.machine} ends on {one.certificate_ends:%Y-%m-%d}",
-                "  hint: slipstream fleet up, where the fleet's authority is",
+                f"warning: {one.machine}: a certificate expires on {one.certificate_ends:%Y-%m-%d}",
+                "  hint: slipstream fleet up, on the machine with the fleet's authority",
             )
         ],
         [f"next: {_suggest(status)}"],
@@ -56,7 +56,7 @@ def _describe(one: MachineStatus, status: FleetStatus) -> tuple[str, ...]:
     place = "none" if one.group is None else f"{one.group}, rank {one.rank}"
     days = f"{(one.certificate_ends - status.at).days} days" if one.certificate_ends else "none"
     if one.fault is not None:
-        return one.machine, place, "unknown", "", "", "", "it could not be asked"
+        return one.machine, place, "unknown", "", "", "", "it could not be reached"
     if one.run is None:
         return one.machine, place, "none", "", days, "", "no run of this fleet"
     age = show_age((status.at - one.run.since).total_seconds())

@@ -54,7 +54,7 @@ def describe_bench(report: BenchReport) -> Report:
     conditions, plan = report.conditions, report.conditions.plan
     speeds = _measure_loads(report)
     started, rate = conditions.start_seconds, conditions.arrivals_per_second
-    arrivals = "per second on average, Poisson; a kind's concurrency is the most in flight"
+    arrivals = "per second on average, Poisson; a kind's concurrency is the maximum in flight"
     return Report(
         title=f"{conditions.model}: {conditions.workload}",
         answer="cannot tell" if report.machine and report.machine.is_busy else "measured",

@@ -12,13 +12,13 @@ _KINDS: dict[str, Callable[[KindCost], str]] = {
     "prompts": lambda one: str(one.prompts),
     "tokens of a prompt": lambda one: f"{one.prompt_tokens:,.0f}",
     "no longer best, % (95 % interval)": lambda one: one.lost.show(100),
-    "further short (95 % interval)": lambda one: one.regret.show(decimals=4),
+    "loss in log-probability (95 % interval)": lambda one: one.regret.show(decimals=4),
 }
 _TEXTS: dict[str, Callable[[tuple[str, CachedText]], str]] = {
     "kind and cache": lambda one: one[0],
     "tokens": lambda one: str(one[1].tokens),
     "best, %": lambda one: show(100 * one[1].best / (one[1].tokens or 1), 1),
-    "short of the best": lambda one: f"{one[1].regret:.4f}",
+    "below the best": lambda one: f"{one[1].regret:.4f}",
     "worst": lambda one: f"{one[1].worst:.2f}",
     "tokens per step": lambda one: show(one[1].drafts.tokens_per_step, 2),
 }
@@ -41,7 +41,7 @@ def describe_cache_cost(cost: CacheCost) -> Report:
         sentence=cost.sentence,
         sections=[
             Section("cost of the quantized cache", tabulate(cost.kinds, _KINDS)),
-            Section("what was written, judged by prefill", tabulate(texts, _TEXTS)),
+            Section("answers, scored by prefill", tabulate(texts, _TEXTS)),
             *describe_conditions(cost.conditions, ("concurrency", str(cost.concurrency))),
             *(
                 describe_plan(f"engine with --kv-cache-dtype {name}", one)

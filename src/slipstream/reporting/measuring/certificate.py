@@ -29,8 +29,8 @@ CALLS = "tool calls and structured output"
 ROW = 24.0
 
 _AGAIN = {
-    True: "It happens again after the tokens below, and no shorter ones were found.",
-    False: "Asked again alone, it was not reproduced. Its prompt was:",
+    True: "It is reproduced by the tokens below; no shorter prompt was found.",
+    False: "Sent again alone, it was not reproduced. Its prompt was:",
     None: "Without the plain engine it cannot be tried again. Its prompt was:",
 }
 
@@ -70,7 +70,7 @@ def describe_certificate(certificate: Certificate) -> Report:
         sections=[
             *_describe_failure(findings.failure),
             Section("answers, side by side", tabulate(findings.checks, _CHECKS)),
-            Section("tokens, judged by prefill", tabulate(findings.regrets, _REGRETS)),
+            Section("tokens, scored by prefill", tabulate(findings.regrets, _REGRETS)),
             Section(CALLS, Table((), _list_call_facts(findings.calls), words=(0, 1))),
             Section("calls that differ", lines=differences),
             *describe_conditions(
@@ -119,7 +119,7 @@ def _list_call_facts(calls: CallCheck) -> list[Row]:
         ("requests", f"{calls.requests}: {calls.same} the same, {', '.join(counts)}"),
         ("calls", f"{calls.plain_calls} without drafts, {calls.drafted_calls} with drafts"),
         ("cut off", f"{calls.cut_off} answers with drafts, at their last token"),
-        *_list_invalid("invalid without drafts, so the engine's", calls.plain_invalid),
+        *_list_invalid("invalid without drafts, so caused by the engine", calls.plain_invalid),
         *_list_invalid("invalid with drafts", calls.drafted_invalid),
         *(("skipped", f"{', '.join(names)}: {why}") for why, names in by_reason.items()),
     ]
@@ -155,8 +155,8 @@ def render_certificate_html(certificate: Certificate) -> str:
     title = "Answers with and without drafts"
     figure = Figure(
         title.lower(),
-        "Answers to the same prompts, token by token: filled, equal to the end; hollow, parted "
-        "where two tokens were tied; crossed, parted where they were not.",
+        "Answers to the same prompts, token by token: filled, equal to the end; hollow, "
+        "different from a tie of two tokens on; crossed, different without a tie.",
         [frame(960, ROW * len(checks), title, description, *rows)] if checks else [],
         layout="wide",
     )

@@ -133,7 +133,7 @@ def _describe_places(verdict: Verdict, first: str) -> list[Section]:
     header = ("kind", "concurrency", "fastest", f"against {verdict.arms[0]}", "noise")
     names = (f"{letter} {pair.arms[1]}" for letter, pair in zip("BCDEFGH", pairs, strict=False))
     return [
-        Section("who is fastest where", Table(header, fastest, words=(0, 2))),
+        Section("fastest arm", Table(header, fastest, words=(0, 2))),
         Section(f"speed against {first}", Table(("kind", "concurrency", *names), speeds)),
     ]
 
@@ -264,7 +264,7 @@ def render_comparison_html(comparison: Comparison) -> str:
             "these."
         )
         tiles = _draw_places(verdict, sides)
-        figures.insert(0, Figure("who wins where", caption, tiles, key, "broad"))
+        figures.insert(0, Figure("fastest by kind and concurrency", caption, tiles, key, "broad"))
     names = {side.arm: side.name for side in sides}
     strips = [
         Strip(names[start.arm], start.start_seconds, start.warm_up, start)

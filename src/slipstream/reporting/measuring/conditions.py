@@ -25,13 +25,13 @@ _TOOL_CHOICE = {
     "named": "each call is requested by its tool's name",
     "none": "none requested: the server does not parse them",
 }
-THINKING = {None: "as the template has it", True: "on", False: "off"}
+THINKING = {None: "as the chat template sets it", True: "on", False: "off"}
 
 
 def describe_conditions(conditions: Conditions, *more: Row) -> list[Section]:
     """Return the conditions as facts, the command, and the machine in full."""
     tools, most = conditions.tool_choice, conditions.max_tokens
-    length = "as long as the workload has them" if most is None else f"at most {most} tokens"
+    length = "as the workload sets them" if most is None else f"at most {most} tokens"
     facts: list[Row] = [
         ("taken", f"{conditions.at:%Y-%m-%d %H:%M:%S %Z}"),
         ("model", conditions.model),
@@ -50,7 +50,7 @@ def describe_conditions(conditions: Conditions, *more: Row) -> list[Section]:
     ]
     sections = [
         Section("conditions", Table((), facts, words=(0, 1))),
-        Section("the command that makes it again", code=conditions.command),
+        Section("the command to repeat it", code=conditions.command),
     ]
     if conditions.host is not None:
         sections.append(Section("machine", code=render_host(conditions.host), in_full=True))

@@ -123,7 +123,7 @@ def show_calls(cells: Sequence[BenchCell]) -> str:
     for cell in cells:
         counts.update(cell.tasks.calls if cell.tasks else {})
     if not counts:
-        return "not asked for"
+        return "not requested"
     others = [f"{counts[name]} {name}" for name in sorted(counts) if name != "parsed"]
     return ", ".join([f"{counts['parsed']} of {counts.total()} parsed", *others])
 

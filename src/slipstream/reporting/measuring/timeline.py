@@ -157,7 +157,7 @@ def draw_run(strips: Sequence[Strip], key: Sequence[tuple[str, str]]) -> Figure:
     caption = (
         "Each request is a line as long as it took, at the height of its speed; a cross is one "
         f"that failed. At each concurrency the loads follow one another: {', '.join(kinds)}. "
-        "A warm-up is its time per token, round by round."
+        "A warm-up is shown as its time per token, round by round."
     )
     title = "the run, start by start"
     return Figure(title, caption, [draw_timeline(strips)], key, "wide", folded=True)

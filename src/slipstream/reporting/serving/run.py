@@ -94,7 +94,7 @@ def _describe_requests(status: RunStatus) -> str:
         return UNKNOWN
     ago = status.last_token_seconds_ago
     last = "no token yet" if ago is None else f"the last token {ago:.1f} s ago"
-    waiting = f", {status.waiting} wait for a seat" if status.waiting else ""
+    waiting = f", {status.waiting} waiting for a seat" if status.waiting else ""
     return f"{status.in_flight} in flight{waiting}, {last}"
 
 

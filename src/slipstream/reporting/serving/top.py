@@ -148,7 +148,7 @@ def _describe_length(view: LiveView) -> str:
         return UNKNOWN if view.status.drafter else "none"
     longest = "" if state.longest is None else f" of {state.longest}"
     bounds = [("at least", state.least), ("at most", state.most)]
-    orders = [f"{word} {bound} by order" for word, bound in bounds if bound is not None]
+    orders = [f"{word} {bound} (limit set)" for word, bound in bounds if bound is not None]
     plain = ["a step without drafts is the fastest"] if state.plain_pays else []
     waits = [f"waiting to be measured: slipstream tune {view.status.target}"]
     unmeasured = waits if view.status.awaits_tuning and not state.steers else []

@@ -107,7 +107,7 @@ def _render_drafters(listed: DrafterList) -> str:
     if not listed.candidates:
         hint = f"train one: slipstream train {listed.target} --prompts FILE"
         return "\n".join([*align([*head, ("drafters", "none known")]), "", hint])
-    head.append(("plan takes", listed.chosen or "none of them (use --drafter)"))
+    head.append(("plan chooses", listed.chosen or "none of them (use --drafter)"))
     details = [_explain_candidate(rank, one) for rank, one in enumerate(listed.candidates, start=1)]
     return "\n\n".join("\n".join(part) for part in (align(head), *details))
 

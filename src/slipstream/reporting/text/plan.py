@@ -72,7 +72,7 @@ def render_sglang(plan: LaunchPlan) -> str:
 def render_memory(memory: MemoryBudget) -> list[str]:
     """Return the memory use and how many sequences fit."""
     rows = [(item.name, show_bytes(item.size_bytes), item.because) for item in memory.items]
-    rows.append(("cache", show_bytes(memory.kv_pool_bytes), "what is left of the usable memory"))
+    rows.append(("cache", show_bytes(memory.kv_pool_bytes), "the rest of the usable memory"))
     total = f"of {show_bytes(memory.device_bytes)}"
     rows.append(("usable", show_bytes(memory.usable_bytes), total))
     per_token = show_number(memory.kv_bytes_per_token, "bytes")

@@ -24,7 +24,7 @@ from slipstream.units import UNKNOWN
 SHOWN_LENGTHS = (1, 2, 3, 5, 7, 10, 15)
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 MOST_OVER = 3
-_NO = {None: "", True: "holds", False: "misses"}
+_MEETS = {None: "", True: "meets", False: "misses"}
 
 
 def render_sizing_html(sizing: Sizing) -> str:
@@ -34,26 +34,26 @@ def render_sizing_html(sizing: Sizing) -> str:
     figures = [
         Figure(
             "replicas by style",
-            "The bar is the count that holds the goal, the line what the error of the engine's "
-            "speed leaves open; an arrow says that it goes on.",
+            "The bar is the count that meets the goal, the line its range within the error of the "
+            "engine's speed; an arrow marks a line that continues.",
             [_draw_options(sizing.options)] if sizing.options else [],
             layout="broad",
         ),
         Figure(
-            "speed-up by drafts, by the sequences of a step",
+            "speed-up from drafts, by sequences per step",
             "Below 1 a plain engine is faster. The vertical line is the mean batch of the answer: "
             "what is best there decides, not what is best for few.",
             [_draw_speed_up(sizing, kind) for kind in _list_drafted_kinds(sizing)],
             [("B", "the drafts that were chosen"), ("A", "the longest drafts")],
         ),
         Figure(
-            "the goal by the number of replicas, by the arithmetic",
-            "Of the chosen style; the horizontal line is the goal, the vertical one the answer.",
+            "the goal by number of replicas, by arithmetic",
+            "For the chosen style; the horizontal line is the goal, the vertical one the answer.",
             _draw_counts(sizing),
         ),
         Figure(
             "the day",
-            "Requests per second by the hour.",
+            "Requests per second by hour.",
             [_draw_day(sizing)] if sizing.demand.hours else [],
         ),
     ]
@@ -65,9 +65,9 @@ def describe_sizing(sizing: Sizing) -> Report:
     best = sizing.best
     load = f"{sizing.demand.requests_per_second:.4g} requests per second, {sizing.goal}"
     if best is None or best.holds is False:
-        why = "; ".join(sizing.missed) or "not by the simulation"
+        why = "; ".join(sizing.missed) or "not in the simulation"
         answer, figure, interval = "failed", "none", ""
-        sentence = f"No fleet that was tried holds {sizing.goal} for {load}: {why}."
+        sentence = f"No fleet that was tried meets {sizing.goal} for {load}: {why}."
     else:
         answer, figure, interval = "sized", str(best.replicas), f"{_show_interval(best)} replicas"
         sentence = _make_sentence(sizing, best)
@@ -86,9 +86,9 @@ def _make_sentence(sizing: Sizing, best: SizeOption) -> str:
     many = best.replicas > 1
     parts = [
         f"{best.replicas} {best.style} replica{'s' * many} ({_name_pools(best.pools)}) "
-        f"hold{'s' * (not many)} {sizing.goal} for "
+        f"meet{'s' * (not many)} {sizing.goal} for "
         f"{sizing.demand.requests_per_second:.4g} requests per second; "
-        f"{_show_interval(best)} by the error of what is known of the engine's speed."
+        f"{_show_interval(best)} within the error of the engine's known speed."
     ]
     plain = next((one for one in sizing.options if one.style == "plain"), None)
     if best.style != "plain" and plain is not None:
@@ -99,10 +99,10 @@ def _make_sentence(sizing: Sizing, best: SizeOption) -> str:
     elif best.style != "plain" and sizing.missed:
         parts.append(f"Without speculation {sizing.missed[-1].partition(': ')[2]}.")
     if (outage := sizing.outage) is not None and not outage.figures.holds:
-        held = "it is held" if outage.with_spares.holds else "it still is"
+        kept = "it is met" if outage.with_spares.holds else "it still is"
         parts.append(
             f"When one of them fails, {outage.figures.lost} answers are cut off and the goal is "
-            f"missed while it is away; with {outage.spares} more {held}."
+            f"missed while it is away; with {outage.spares} more {kept}."
         )
     if best.cost_per_million is not None:
         parts.append(f"A million tokens cost {sizing.price.show(best.cost_per_million)}.")
@@ -125,7 +125,7 @@ def _name_pools(pools: Sequence[PoolSize]) -> str:
 
 
 def _list_sections(sizing: Sizing) -> list[Section]:
-    explained = "sequences per step from which drafts of a length cost more than they bring"
+    explained = "sequences per step above which drafts of a length cost more than they gain"
     return [
         Section("options", _tabulate_options(sizing), lines=sizing.missed),
         Section("simulated times", _tabulate_times(sizing)),
@@ -178,7 +178,7 @@ def _tabulate_options(sizing: Sizing) -> Table:
             "replicas": lambda one: str(one.replicas),
             "95 %": _show_interval,
             "mean batch": lambda one: ", ".join(f"{pool.mean_batch:.1f}" for pool in one.pools),
-            "simulated": lambda one: _NO[one.holds],
+            "simulated": lambda one: _MEETS[one.holds],
             "per million": lambda one: _show_cost(sizing, one.cost_per_million),
         },
         words=(0, 1),
@@ -215,16 +215,14 @@ def _describe_outage(sizing: Sizing) -> list[Section]:
         return []
     away = "for good" if outage.seconds is None else f"for {outage.seconds:.0f} s"
     rows = [
-        (str(replicas), *_show_slow(figures), str(figures.lost), _NO[figures.holds])
+        (str(replicas), *_show_slow(figures), str(figures.lost), _MEETS[figures.holds])
         for replicas, figures in (
             (outage.replicas, outage.figures),
             (outage.replicas + outage.spares, outage.with_spares),
         )
     ]
     header = ("replicas", "first token p95, s", "per token p95, ms", "answers cut off", "goal")
-    lines = [
-        "requests that arrive while it is away; those without a token yet are asked again elsewhere"
-    ]
+    lines = ["requests that arrive while it is away; those without a token yet are sent to another"]
     return [Section(f"one replica fails {away}", Table(header, rows), lines=lines)]
 
 
@@ -395,4 +393,4 @@ def _draw_day(sizing: Sizing) -> str:
     hours = {hour: [share * rate] for hour, share in enumerate(sizing.demand.hours)}
     top = round_up(max(value for (value,) in hours.values()))
     axes = Axes(sorted(hours), top, "{:g}".format, f"{top:g} per second")
-    return draw_panel("hour of the day", "requests per second by the hour", {"B": hours}, axes)
+    return draw_panel("hour of the day", "requests per second by hour", {"B": hours}, axes)

@@ -39,7 +39,7 @@ def render_tuning_html(tuning: Tuning) -> str:
     steps = Figure(
         "time of a step by its tokens, ms",
         "Dots are loads that were measured, filled with drafts and hollow without; the bar beside "
-        "each is what was fitted. A step's tokens are those that it verifies, of all sequences.",
+        "each is the fitted time. A step's tokens are those that it verifies, of all sequences.",
         [_draw_steps(profile)],
         layout="broad",
     )
@@ -53,7 +53,7 @@ def describe_tuning(tuning: Tuning) -> Report:
     best = choice.prediction
     load = f"concurrency {choice.concurrency}"
     drafts = f"k = {choice.draft_length}" if choice.draft_length else "no drafts"
-    held = "" if choice.meets_goal else "; no load keeps the limit"
+    held = "" if choice.meets_goal else "; no load meets the limit"
     sentence = f"{drafts} for {load}: {choice.reasons[0]}{held}"
     answer = "tuned" if choice.meets_goal else "failed"
     if (machine := tuning.disturbance) is not None:
@@ -138,7 +138,7 @@ def _tabulate_starts(tuning: Tuning) -> Table:
     return tabulate(
         tuning.starts,
         {
-            "what for": lambda one: one.because,
+            "purpose": lambda one: one.because,
             "concurrency": lambda one: " ".join(map(str, one.concurrencies)),
             "seconds to start": lambda one: f"{one.start_seconds:.0f}",
             "total seconds": lambda one: f"{one.seconds:.0f}",
@@ -162,11 +162,13 @@ def _list_advice(profile: SpeedProfile) -> list[str]:
     if choice.overflow_above is not None:
         lines.append(
             f"above concurrency {choice.overflow_above} a plain engine is faster: "
-            "send what comes on top to a plain replica"
+            "send the excess to a plain replica"
         )
     if choice.schedule:
         ranges = ", ".join(f"{one.first}-{one.last}: {one.draft_length}" for one in choice.schedule)
-        lines.append(f"a schedule of drafts by batch may win ({ranges}); only a start can show it")
+        lines.append(
+            f"a schedule of drafts by batch may win ({ranges}); only an engine start can show it"
+        )
     return lines
 
 
