@@ -189,7 +189,7 @@ class Round:
             self.save(curve=curve)
             shown = ", ".join(f"{kind} {show_rate(one)}" for kind, one in walked.items())
             steps = self.work.schedule.steps
-            self._report(f"step {step} of {steps}, tokens per step held out: {shown}")
+            self._report(f"step {step} of {steps}, tokens per step on held-out text: {shown}")
             since = step - (best.step if best else 0)
             return since >= PATIENCE * self.work.schedule.judge_every
 

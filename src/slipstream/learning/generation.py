@@ -108,7 +108,7 @@ class LearningFolder:
         except BlockingIOError as fault:
             os.close(lock)
             raise InvalidInputError(
-                f"another run of this pair learns in {self.path}",
+                f"another run of this pair is learning in {self.path}",
                 hint="slipstream status; slipstream learn OTHER --stop",
             ) from fault
 

@@ -60,7 +60,7 @@ def decode(record: bytes) -> KeptAnswer:
     """Read one record; raises a ValueError if it is none."""
     answer, size = _read(memoryview(record), 0)
     if size != len(record):
-        raise ValueError("there is more than a record")
+        raise ValueError("there are bytes after the record")
     return answer
 
 

@@ -169,7 +169,7 @@ class Bench:
             speeds = [seconds for seconds in of_samples if seconds is not None]
             if not speeds:
                 raise EngineError(
-                    "the warm-up was not answered",
+                    "the warm-up requests failed",
                     details=tuple(dict.fromkeys(one.error or "no tokens" for one in samples)),
                     hint="look into the server's log",
                 )

@@ -226,7 +226,7 @@ def collect_evidence(
     bundle = Bundle(make_redactor(environment, folders))
     bundle.add("versions.json", "versions of Slipstream and the engine's parts", find_versions())
     machine = clean_record(host, bundle.redactor)
-    bundle.add("machine.json", "the machine as `probe` sees it", machine)
+    bundle.add("machine.json", "the machine as `probe` describes it", machine)
     described = {name: describe_plan(plan) for name, plan in plans.items()}
     bundle.add("plans.json", "plans with the source of each setting", described)
     failures = dict[str, Any]()
@@ -234,7 +234,9 @@ def collect_evidence(
         name = f"{log.parent.name}-{log.name}"
         text = log.read_text(errors="replace")
         lines = list_skeleton(text, bundle.redactor, is_whole=True)
-        bundle.add(f"logs/{name}", "an engine's start, then only where it logged", lines)
+        bundle.add(
+            f"logs/{name}", "an engine's start, then only the source lines that logged", lines
+        )
         if found := diagnose_file(log):
             failures[name] = [
                 {
@@ -252,7 +254,7 @@ def add_figures(
     bundle: Bundle, contribution: Contribution, comparison: Comparison, certificate: Certificate
 ) -> None:
     document = contribution.model_dump(mode="json")
-    bundle.add("contribution.json", "the recipe, and planned against measured", document)
+    bundle.add("contribution.json", "the recipe, and planned and measured", document)
     verdict = comparison.verdict.model_dump(mode="json", exclude={"cautions", "sentence"})
     verdict["cautions"] = list(contribution.cautions)
     starts = [_describe_start(start) for start in comparison.starts]

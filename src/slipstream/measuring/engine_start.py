@@ -53,9 +53,9 @@ def measure_start(
         pass
     if first.machine is None or not first.machine.is_busy:
         return first
-    say(f"was disturbed: {first.machine.describe()}; waits for a quiet machine")
+    say(f"was disturbed: {first.machine.describe()}; waiting for a quiet machine")
     if not watch.wait_until_quiet():
-        say("its figures are kept: the machine stays busy")
+        say("its figures are kept, because the machine stays busy")
         return first
     salted = replace(bench, salt=f"{bench.salt} again")
     with start(salted, log=log.with_stem(f"{log.stem}-again")) as (_, again):
@@ -103,7 +103,9 @@ def steer_start(plan: LaunchPlan, log: Path) -> LaunchPlan:
     """
     folder = log.with_suffix("")
     folder.mkdir(parents=True, exist_ok=True)
-    place = Choice(str(folder / "gate.json"), "default", "the scheduler's files are beside it")
+    place = Choice(
+        str(folder / "gate.json"), "default", "the scheduler's files are in the same folder"
+    )
     return steer_engine(plan, steered=True).change_variables({GATE_VARIABLE: place})
 
 

@@ -71,7 +71,7 @@ def compare_products(environment: Mapping[str, str]) -> float:
     )
     if done.returncode:
         raise EngineError(
-            "the engine's products could not be timed",
+            "the engine's matrix products could not be timed",
             details=tuple(done.stderr.splitlines()[-3:]),
             hint=f"{sys.executable} -m {TIMING}",
         )

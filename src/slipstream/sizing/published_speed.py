@@ -105,7 +105,7 @@ def _fit_steps(points: Sequence[RatePoint], draft_length: int) -> RateFit:
         tokens[point.kind].append(length)
     fit = fit_steps(rows)
     if fit is None or not fit.cost.fixed:
-        raise InvalidInputError("the published rates lie on no line", hint="slipstream tune TARGET")
+        raise InvalidInputError("the published rates fit no line", hint="slipstream tune TARGET")
     fixed = fit.cost.fixed
     by_kind = {kind: fixed / fmean(own) for kind, own in tokens.items()}
     return RateFit(draft_length, by_kind, fit.cost.by_token / fixed, fixed)
@@ -149,8 +149,8 @@ def take_recipe(recipe: Recipe) -> EngineSpeed:
             "published rates are of other prompts and another engine version",
             why,
             plain_why,
-            f"drafts shorter than {length} are derived: every position is taken to be accepted "
-            "as often after the last",
+            f"drafts shorter than {length} are derived: every position after the last is "
+            "assumed to be accepted as often",
         ),
     )
 
@@ -209,7 +209,10 @@ def _fit_plain(
     if points:
         step = max(load / rate for load, rate in points)
         cost = StepCost(fixed=max(0.0, step - by_token), by_sequence=by_token)
-        return cost, "plain is published at one concurrency: a sequence is taken to cost a token"
+        return (
+            cost,
+            "plain is published at one concurrency: a sequence is assumed to cost a token",
+        )
     share = reading[0] / sum(reading) if reading else 1.0
     cost = StepCost(fixed=fixed * share, by_sequence=by_token)
     return cost, "no plain rate is published: plain steps are drafted ones without the drafter"

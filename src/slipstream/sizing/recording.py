@@ -120,7 +120,7 @@ def _describe(requests: Sequence[Arrival], source: str, left_out: int) -> Record
     if span > MOST_HOURS * HOUR or len(kinds) > MOST_KINDS:
         raise InvalidInputError(
             f"{source} has requests of {span / HOUR:.0f} hours and {len(kinds)} kinds: its times "
-            "or kinds are not what they seem",
+            "or kinds were probably misread",
             hint=f"at most {MOST_HOURS} hours and {MOST_KINDS} kinds; times are in seconds",
         )
     hours: list[list[Arrival]] = [[] for _ in range(int(span // HOUR) + 1)]

@@ -150,7 +150,7 @@ class Sizer:
 
     def _correct(self, option: _Option) -> _Option:
         """Move the count to the border of what the simulation holds; of pools, all together."""
-        self.say(f"simulating {option.style}: {option.replicas} replicas by the arithmetic")
+        self.say(f"simulating {option.style}: {option.replicas} replicas by arithmetic")
         option = replace(option, figures=(figures := self._run(option)))
         step = max(1, option.replicas // 25) * (-1 if figures.holds else 1)
         for _ in range(MOST_CORRECTIONS):
@@ -299,4 +299,4 @@ class Sizer:
                     "sequences that were measured"
                 )
         if self.speed.start_seconds is None:
-            yield "how long a start takes is not known: a failed replica is taken to stay away"
+            yield "how long a start takes is not known: a failed replica is assumed to stay away"

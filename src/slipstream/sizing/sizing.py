@@ -45,7 +45,7 @@ def parse_price(text: str) -> MachinePrice:
     amounts = [float(part) for part in found.group(1, 3, 4, 5) if part] if found else []
     if found is None or not all(amounts):
         raise UsageError(
-            f"the price {text!r} is neither an amount per hour nor one over years",
+            f"the price {text!r} is neither an amount per hour nor an amount over years",
             hint="--price 0.5EUR, or --price '4000EUR/3y+240W*0.3' with power per kilowatt-hour",
         )
     amount, currency, years, watts, energy = found.groups()

@@ -40,7 +40,11 @@ _REMEDIES: dict[Family, tuple[Action, ...]] = {
 }
 _WORDS: dict[Family, tuple[str, str, float]] = {
     "acceptance": ("acceptance of a token after an accepted one fell", "{:.0%}", 1),
-    "expected acceptance": ("accepted tokens, of those the drafter expected, fell", "{:.0%}", 1),
+    "expected acceptance": (
+        "the accepted share of the drafter's expected tokens fell",
+        "{:.0%}",
+        1,
+    ),
     "first position": ("acceptance of the first position fell", "{:.0%}", 1),
     "step seconds": ("the time of a step rose", "{:.1f} ms", 1000),
     "first token seconds": ("time to first token rose", "{:.2f} s", 1),
@@ -188,6 +192,6 @@ class Guardian:
             return None
         self.most = self._expires_at = None
         if causes:
-            return Step("lift", "it is tried whether the drift is over")
+            return Step("lift", "testing whether the drift is over")
         self._orders = 0
         return Step("lift", "the drift is over")

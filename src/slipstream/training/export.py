@@ -151,7 +151,7 @@ def make_recipe(run: TrainRun, drafter: Path, host: Host, now: datetime) -> Reci
     target, length = Path(run.settings.target), run.settings.design.draft_tokens
     return Recipe(
         name=f"{target.name.lower()}-trained-{kind}",
-        title=f"{target.name} with a drafter trained here",
+        title=f"{target.name} with a locally trained drafter",
         target=str(target.resolve()) if target.is_dir() else run.settings.target,
         drafter=str(drafter.resolve()),
         machines=(kind,),

@@ -85,12 +85,12 @@ def require_method(method: Method, *, on_gpu: bool, from_drafter: str | None) ->
         raise InvalidInputError(
             f"{method} is trained on a GPU only: {GPU_METHODS[method]}, and training on a CPU "
             "computes a sample of it",
-            hint="take --method dflash or --method eagle3",
+            hint="use --method dflash or --method eagle3",
         )
     if from_drafter is not None and method != "dflash":
         raise InvalidInputError(
             f"{method} is trained from the start only, not from {from_drafter}",
-            hint="leave out --from, or take --method dflash",
+            hint="leave out --from, or use --method dflash",
         )
 
 
@@ -146,7 +146,7 @@ def settle_schedule(options: TrainOptions) -> tuple[Schedule, tuple[Decision, ..
     why_steps = "an hour on two threads with AMX"
     steps, chosen_steps = decide("--steps", options.steps, STEPS, why_steps)
     warm = options.from_drafter is not None
-    usual, why = (WARM_RATE, "gentle: a warm start") if warm else (NEW_RATE, "a new drafter")
+    usual, why = (WARM_RATE, "low: a warm start") if warm else (NEW_RATE, "a new drafter")
     rate, chosen_rate = decide("--learning-rate", options.learning_rate, usual, why)
     schedule = Schedule(
         steps=steps,
@@ -174,14 +174,14 @@ def read_inner_size(folder: Path) -> int:
 def read_free_tokens(folder: Path, size: int) -> list[int]:
     """List the tokens that neither text nor the template uses: past the tokenizer's end, special.
 
-    A target without a chat template is refused: its prompts could not be put as they are served.
+    A target without a chat template is refused: its prompts could not be formatted as served.
     """
     from transformers import AutoTokenizer
 
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     if tokenizer.chat_template is None:
         raise InvalidInputError(
-            f"{folder} has no chat template: prompts could not be put as they are served",
+            f"{folder} has no chat template: prompts could not be formatted as served",
             hint=f"put the model's chat_template.jinja into {folder}",
         )
     turn = [{"role": "user", "content": "x"}]

@@ -39,7 +39,7 @@ def read_prompts(
     """
     if not 0 <= held_out_share < 1:
         message = f"the held-out share is {held_out_share:g}, not from 0 to below 1"
-        raise InvalidInputError(message, hint="take a share such as 0.05")
+        raise InvalidInputError(message, hint="use a share such as 0.05")
     lines = read_lines(files, Line, hint=PROMPTS_HINT)
     skipped: Counter[str] = Counter()
     kept: dict[str, Conversation] = {}
@@ -72,7 +72,7 @@ def write_conversations(path: Path, conversations: Iterable[Conversation]) -> No
 
 
 def read_conversations(path: Path) -> tuple[Conversation, ...]:
-    hint = f"make {path} again from its prompts"
+    hint = f"create {path} again from its prompts"
     return tuple(line.record for line in read_lines([path], Conversation, hint=hint))
 
 

@@ -182,7 +182,7 @@ class TrainFolder:
             write_atomically(self.record, run.to_json().encode())
         except OSError as fault:
             raise InvalidInputError(
-                f"cannot keep a run in {self.path}: {fault.strerror or fault}",
+                f"cannot store a run in {self.path}: {fault.strerror or fault}",
                 hint="name another folder with --run",
             ) from fault
 

@@ -82,12 +82,12 @@ def _find_faults(drafter: Checkpoint, draft: DraftPart, target: Checkpoint) -> I
             f"last one, {last}, for the loss"
         )
     if draft.forced_sliding:
-        yield "dflash_config.use_swa makes its layers slide, which speculators does not read"
+        yield "dflash_config.use_swa gives its layers windows, which speculators does not read"
     full = any(part.kind != "sliding" for part in drafter.layers or ())
     if full and _is_causal(drafter, draft):
         yield (
-            "it is causal and has full attention, which speculators trains in both directions "
-            "and vLLM 0.32 would then serve in one"
+            "it is causal and has full attention, which speculators trains non-causal "
+            "and vLLM 0.32 would then serve causal"
         )
 
 

@@ -201,4 +201,4 @@ def _explain_limit(model: SpeedModel, limit: Limit | None, slow: float | None) -
     yield f"{limit.share:.1%} of requests take at most {1000 * slow:.1f} ms per token, with error"
     fewest = min(len(one.requests) for one in model.acceptance)
     if fewest * (1 - limit.share) < 1:
-        yield f"{fewest} requests of a kind say little about the slowest {1 - limit.share:.1%}"
+        yield f"{fewest} requests of a kind are few to estimate the slowest {1 - limit.share:.1%}"

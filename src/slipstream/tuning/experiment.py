@@ -75,8 +75,8 @@ def plan_starts(longest: int, most_concurrency: int, *, runner: Runner) -> tuple
         why = "a draft length per concurrency, in one start"
     elif scheduled:
         why = (
-            "each concurrency verifies a length of its own, but all are drafted at the longest: "
-            "confirm a short one before it is dismissed"
+            "each concurrency verifies its own length, but all draft the longest: "
+            "confirm a short one before dismissing it"
         )
     drafting = EngineStart(
         draft_length=longest,
@@ -167,7 +167,7 @@ def read_point(samples: Sequence[Sample], *, drafts: bool) -> StepPoint:
     steps = sum(sample.drafts if drafts else sample.output_tokens - 1 for sample in good)
     if not steps:
         raise EngineError(
-            f"the load of {kind} at concurrency {concurrency} told "
+            f"the load of {kind} at concurrency {concurrency} showed "
             + ("of no drafts" if good else "nothing: no request got two tokens"),
             hint="start the server with --per-request-spec-decode-metrics summary"
             if good

@@ -70,5 +70,5 @@ def _explain(text: str, figures: Sequence[Figure]) -> str:
     if text.startswith(tuple(figures)):
         return f"the goal {text} lacks a unit (ms or s) or a percentile (@p95)"
     if text.startswith(("ttft", "e2e")):
-        return f"the goal {text} is not about the time per token, which is all that drafts change"
-    return f"the goal {text!r} is not known here"
+        return f"the goal {text} is not about the time per token, the only one that drafts change"
+    return f"the goal {text!r} is unknown"

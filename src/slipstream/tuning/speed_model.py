@@ -74,13 +74,13 @@ def fit_step_time(points: Sequence[StepPoint]) -> StepTime:
     cautions: list[str] = []
     if 1 not in fits[0].columns:
         cautions.append(
-            "one draft length was measured: a step is taken to cost by its tokens, "
-            "none by its sequences"
+            "one draft length was measured: the time of a step is modelled by "
+            "its tokens, not by its sequences"
         )
     if spread > LARGE_SPREAD:
         cautions.append(f"loads are off the fitted step time by {spread:.0%}")
     if aside := sum(fit.cost.set_aside for fit in fits):
-        cautions.append(f"{aside} of {len(points)} loads fit no line and were set aside")
+        cautions.append(f"{aside} of {len(points)} loads fit no line and were left out")
     return StepTime(
         drafting=fits[0].cost,
         plain=fits[1].cost,

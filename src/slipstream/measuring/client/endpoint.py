@@ -123,7 +123,7 @@ async def call(client: httpx.AsyncClient, method: str, path: str, body: Any = No
         return answer.json()
     except ValueError as fault:
         raise EngineError(
-            f"{path} of {client.base_url} answered something else than JSON",
+            f"{path} of {client.base_url} answered with something other than JSON",
             details=details,
             hint=LOG_HINT,
         ) from fault

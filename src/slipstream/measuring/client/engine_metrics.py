@@ -72,8 +72,8 @@ class EngineCounts(Record):
         other = len(earlier) != len(self.accepted_by_position)
         if other or min((*counts.values(), *positions), default=0) < 0:
             raise EngineError(
-                "the engine was started anew while its counters were watched",
-                hint="look into the server's log for why, then measure again",
+                "the engine was restarted while its counters were read",
+                hint="check the server's log for the reason, then measure again",
             )
         return self.model_copy(update={**counts, "accepted_by_position": positions})
 

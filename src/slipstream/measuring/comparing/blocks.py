@@ -66,7 +66,7 @@ def read_blocks(blocks: Sequence[Block], arms: int = 2) -> Readings:
         (order,) = list_rounds(arms, 1)
         raise InvalidInputError(
             f"too few blocks to tell speed from noise: {found}",
-            hint=f"let one round {' '.join(order)} end: slipstream compare TARGET --rounds 1",
+            hint=f"let one round {' '.join(order)} finish: slipstream compare TARGET --rounds 1",
         )
     loads = [split_loads(block.samples) for block in blocks]
     cells = sorted(set[Cell].intersection(*(set(load) for load in loads)))

@@ -50,7 +50,7 @@ def find_cautions(
     few = sorted({len(prompts) for prompts in readings.speeds.values()})[0]
     if few < FEW_PROMPTS:
         what = "tasks" if has_tasks(blocks) else "prompts"
-        message = f"only {few} {what} of a kind could be compared; {FEW_PROMPTS} are advisable"
+        message = f"only {few} {what} of a kind could be compared; use at least {FEW_PROMPTS}"
         yield Caution(code="few-prompts", message=message)
     yield from _find_lengths(blocks, readings, names)
 
@@ -88,12 +88,14 @@ def _find_gaps(blocks: Sequence[Block], readings: Readings) -> Iterator[Caution]
     kept = {(cell, name) for cell, prompts in readings.speeds.items() for name in prompts}
     if lost := len(asked - kept):
         what = "tasks" if has_tasks(blocks) else "prompts"
-        message = f"{lost} of {len(asked)} {what} were left out: not every block could time them"
+        message = (
+            f"{lost} of {len(asked)} {what} were left out: not every block has a time for them"
+        )
         yield Caution(code="left-out", message=message, grave=2 * lost > len(asked))
     gone = sorted({cell for cell, _ in asked} - set(readings.speeds))
     if gone:
         cells = ", ".join(f"{kind} at concurrency {concurrency}" for kind, concurrency in gone)
-        yield Caution(code="left-out", message=f"nothing is known about {cells}")
+        yield Caution(code="left-out", message=f"there are no figures for {cells}")
 
 
 def _find_lengths(

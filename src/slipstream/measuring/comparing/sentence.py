@@ -60,7 +60,7 @@ def conclude(
     if grave:
         answer = "cannot tell"
         times = sentence[0].lower() + sentence[1:]
-        sentence = f"Cannot tell, because {join(grave)}; by the times alone: {times}"
+        sentence = f"Cannot tell, because {join(grave)}; from the times alone: {times}"
     sentence = f"{sentence}. Caution: {join(light)}." if light else f"{sentence}."
     return answer, _name_measure(sentence, measure)
 
@@ -94,7 +94,7 @@ def _name_measure(sentence: str, measure: Measure) -> str:
 
 def _ask_for_more(more_blocks: int | None) -> str:
     if more_blocks is None:
-        return "more blocks alone will not do, use more prompts"
+        return "more blocks are not enough, use more prompts"
     return f"measure more, about {more_blocks} blocks"
 
 
@@ -107,7 +107,7 @@ def _advise(pair: PairFindings, more_blocks: int | None) -> tuple[Answer, str]:
         answer, sentence = _advise_overall(overall, pair.arms, len(kinds))
     if unclear := _list_open(pair.findings):
         named = list(dict.fromkeys(found.kind for found in unclear if found.kind))
-        alone = f"unclear for {join(named)} alone: " if named and len(kinds) > 1 else ""
+        alone = f"unclear for {join(named)} by itself: " if named and len(kinds) > 1 else ""
         sentence += f"; {alone}{_ask_for_more(more_blocks)}"
     return answer, sentence
 

@@ -128,7 +128,7 @@ class CacheVerification:
             answers = [
                 one for arm in (quantized, plain) for own in arm.values() for one in own.answers
             ]
-            self.say(f"{len(answers)} answers are judged by prefill")
+            self.say(f"{len(answers)} answers are scored by prefill")
             profiles = judge_all(engine.url, answers)
         sum_up = partial(sum_up_kind, profiles=profiles)
         costs = [sum_up(kind, quantized[kind], plain[kind]) for kind in kinds]
@@ -214,14 +214,14 @@ def conclude(kv_dtype: str, cost: KindCost) -> tuple[bool, str]:
     """Return whether the cost could be measured, and the sentence that says what it is."""
     quantized, plain = cost.quantized, cost.plain
     if not quantized.tokens or not plain.tokens:
-        return False, "Cannot tell: an engine wrote nothing."
+        return False, "Cannot tell: an engine generated no text."
     if plain.worst > LARGEST_TIE:
         return False, (
             f"Cannot tell: even with the target's own cache, tokens are less likely than the "
             f"engine's own best by prefill, up to {plain.worst:.2f}."
         )
     seen = cost.lost.is_seen or cost.regret.is_seen
-    found = "costs" if seen else "shows no cost that chance would not explain:"
+    found = "costs" if seen else "shows no cost beyond chance:"
     return True, (
         f"A cache in {kv_dtype} {found} {cost.lost.show(100)} of 100 tokens that are no longer the "
         f"target's best one, and {cost.regret.show(decimals=4)} in a token's log-probability "

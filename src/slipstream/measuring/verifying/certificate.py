@@ -155,9 +155,9 @@ def _describe_calls(calls: CallCheck) -> str:
         return ""
     tied = len(calls.differences)
     return (
-        f" Of {calls.requests} requests with tools or a schema, {calls.same} are answered the "
-        f"same, with {calls.drafted_calls} calls"
-        + (f"; the other {tied} are not speculation's doing." if tied else ".")
+        f" Of {calls.requests} requests with tools or a schema, {calls.same} get the same "
+        f"answer, with {calls.drafted_calls} calls"
+        + (f"; the other {tied} do not differ because of speculation." if tied else ".")
     )
 
 

@@ -55,7 +55,7 @@ def check_served(
     before = read_engine_counts(endpoint)
     answers = ask_all(endpoint, requests, ask, concurrency=CONCURRENCY)
     counts = read_engine_counts(endpoint).since(before)
-    say(f"{len(answers)} answers; they are judged by prefill")
+    say(f"{len(answers)} answers; they are scored by prefill")
     profiles = judge_all(endpoint, answers)
     regret = sum_up("drafted", [profiles[key_of(answer)] for answer in answers], LARGEST_TIE)
     passed, sentence = conclude(regret, counts, drafted=drafted)
@@ -72,7 +72,7 @@ def check_served(
 
 def conclude(regret: Regret, counts: EngineCounts, *, drafted: bool) -> tuple[bool, str]:
     if not regret.tokens:
-        return False, "Cannot tell: the server wrote nothing."
+        return False, "Cannot tell: the server generated no text."
     if regret.faults:
         return False, (
             f"{regret.faults:,} of {regret.tokens:,} tokens are not the target's own: they are "
@@ -80,7 +80,7 @@ def conclude(regret: Regret, counts: EngineCounts, *, drafted: bool) -> tuple[bo
         )
     if drafted and not counts.accepted:
         fact = "nothing was drafted" if counts.drafts == 0 else "no draft was accepted"
-        return False, f"Cannot tell: {fact}, so nothing was put to the test."
+        return False, f"Cannot tell: {fact}, so nothing was tested."
     return True, (
         f"Each of {regret.tokens:,} tokens is the target's own choice or close to it, at most "
         f"{regret.worst:.2f} below."

@@ -160,7 +160,7 @@ class Verification:
     ) -> Findings:
         counts = read_engine_counts(Endpoint(engine.url))
         answers = [one for arm in given.values() for load in arm.values() for one in load.values()]
-        profiles = judge_all(engine.url, answers, self._count("judged by prefill"))
+        profiles = judge_all(engine.url, answers, self._count("scored by prefill"))
         plain, drafted = (list_profiles(arm, profiles) for arm in given.values())
         tolerance = find_tolerance(engine.dtype, plain)
         twins = Twins(given, profiles, tolerance.gap)
@@ -244,7 +244,7 @@ def split_requests(
     free = [prompt for prompt in workload.prompts if prompt not in bent]
     if not free:
         raise InvalidInputError(
-            "all prompts have a grammar or a penalty: others are needed, too",
+            "all prompts have a grammar or a penalty; prompts without are needed, too",
             hint="add others: --workload prose FILE",
         )
 

@@ -89,7 +89,7 @@ def _open(name: str, count_tokens: CountTokens) -> _Source:
         return _Source(tuple(prompts), tuple(spare), {})
     file = Path(name).expanduser()
     if not file.exists() and not file.suffix:
-        raise UsageError(f"no workload is called {name}", hint=_list_names(name))
+        raise UsageError(f"there is no workload {name}", hint=_list_names(name))
     own, left_out = read_own_file(file)
     return _Source(own, small_talk, left_out)
 
@@ -145,13 +145,13 @@ def _require_positive(**limits: int | None) -> None:
     for name, limit in limits.items():
         if limit is not None and limit < 1:
             named = name.replace("_", "-")
-            raise UsageError(f"{named} is {limit}", hint=f"take 1 or more for {named}")
+            raise UsageError(f"{named} is {limit}", hint=f"use 1 or more for {named}")
 
 
 def _nothing_left(left_out: dict[str, str]) -> InvalidInputError:
     reasons = sorted(Counter(left_out.values()).items())
     return InvalidInputError(
-        "no prompt is left to measure with",
+        "no usable prompt is left",
         details=tuple(f"{reason}: {count}" for reason, count in reasons),
         hint="choose a lower --max-tokens, a longer --context, or other prompts",
     )
@@ -163,4 +163,4 @@ def _list_names(near: str = "") -> str:
     names = [*KINDS, *TASK_KINDS, *FAMILIES, *published]
     close = get_close_matches(near, names, n=1)
     meant = f"did you mean {close[0]}? " if close else ""
-    return f"{meant}take {', '.join(names)} or the path of a JSONL file of prompts"
+    return f"{meant}use {', '.join(names)} or the path of a JSONL file of prompts"

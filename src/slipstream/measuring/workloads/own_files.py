@@ -25,7 +25,7 @@ from slipstream.measuring.workloads.workload import Prompt
 from slipstream.records import Record, describe_faults
 
 MAX_TOKENS = 512
-OWN_HINT = f"{PROMPTS_HINT}; a published set is named with its file: gsm8k:PATH"
+OWN_HINT = f"{PROMPTS_HINT}; name a published set with its file: gsm8k:PATH"
 LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 

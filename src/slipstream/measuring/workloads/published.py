@@ -87,7 +87,7 @@ SETS = {
 
 def read_published(name: str, path: Path) -> tuple[Prompt, ...]:
     known = SETS[name]
-    lines = read_lines([path], known.row, hint=f"give {known.file} as it is published: {name}:PATH")
+    lines = read_lines([path], known.row, hint=f"pass the published file {known.file}: {name}:PATH")
     asked = [known.ask(line.record, line.number) for line in lines]
     return tuple(
         Prompt(

@@ -234,7 +234,7 @@ def open_states(path: Path, samples: Sequence[TrainSample], width: int) -> State
     shape = (starts[-1], width + CHOICE_BYTES // ELEMENT_BYTES)
     if path.stat().st_size != shape[0] * shape[1] * ELEMENT_BYTES:
         raise InvalidInputError(
-            f"{path} is not what these responses and layers give",
+            f"{path} does not match these responses and layers",
             hint=f"remove {path.parent}, and run the same command again",
         )
     return StateFile(np.memmap(path, np.uint16, "r", shape=shape), starts)

@@ -130,10 +130,10 @@ def require_room(space: Workspace, wanted_bytes: int) -> None:
         raise InvalidInputError(
             f"the hidden states take {wanted_bytes / 2**30:.1f} GiB, and "
             f"{free / 2**30:.1f} GiB are free at {space.folder.path}",
-            hint="name a folder on a larger disk with --run, or give fewer prompts",
+            hint="name a folder on a larger disk with --run, or use fewer prompts",
         )
 
 
 def _describe(point: CurvePoint) -> str:
     kinds = ", ".join(f"{kind} {value:.2f}" for kind, value in point.walked.items())
-    return f"training: step {point.step}, loss {point.loss:.3f}, tokens per step held out: {kinds}"
+    return f"training: step {point.step}, loss {point.loss:.3f}, held-out tokens per step: {kinds}"

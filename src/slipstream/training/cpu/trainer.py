@@ -164,7 +164,7 @@ def train(
         if not math.isfinite(loss):
             raise InvalidInputError(
                 f"the loss is {loss} at step {trainer.step}",
-                hint=f"train in another --run with a lower --learning-rate than "
+                hint=f"train in another --run with a --learning-rate below "
                 f"{schedule.learning_rate:g}",
             )
         report(trainer.step, loss)

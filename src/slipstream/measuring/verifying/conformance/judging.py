@@ -103,8 +103,8 @@ class CallJudge:
             return "changed", "other tokens, where the target sees no tie"
         again = ask_requests(self.url, [request])[request.name] if problem is None else None
         if again is not None and again.answer.is_same(plain):
-            return "not repeated", "repeated, it was as without drafts"
-        return "changed", problem or "repeated, it was still not as without drafts"
+            return "not repeated", "when repeated, it was as without drafts"
+        return "changed", problem or "when repeated, it still differed"
 
     def _find_tokens(self, request: CallRequest) -> tuple[Answer | None, Answer | None]:
         return self.plain.asked[request.name].tokens, self.drafted[request.name].tokens
