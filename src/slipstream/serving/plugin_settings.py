@@ -45,7 +45,7 @@ def takes_images(plan: LaunchPlan) -> bool:
 
 def guard_engine(plan: LaunchPlan, media: GateMedia) -> LaunchPlan:
     """Bound what the engine keeps of requests, and the hosts that it fetches images from."""
-    stored = "vLLM keeps stored responses in memory and never removes one"
+    stored = "vLLM keeps stored responses in memory and never removes them"
     grammars = "limit for compiled grammars; vLLM's default is 512 MiB"
     plan = plan.change_variables(
         {

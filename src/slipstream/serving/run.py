@@ -326,7 +326,7 @@ def _writing(path: Path) -> Iterator[None]:
         yield
     except OSError as fault:
         if fault.errno in DISK_FULL:
-            message, hint = f"disk_full: there is no room left to write {path}", "df -h"
+            message, hint = f"disk_full: there is no space left to write {path}", "df -h"
         else:
             message, hint = f"cannot write {path}: {fault.strerror or fault}", "ls -ld"
         raise InvalidInputError(message, hint=f"{hint} {path.parent}") from fault

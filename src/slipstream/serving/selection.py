@@ -22,7 +22,7 @@ def choose_running(
     running = [(folder, run) for folder, run in matched if not is_over(run, proc)]
     if len(running) > 1:
         raise UsageError(
-            f"{len(running)} runs are live{f' that begin with {name}' if name else ''}",
+            f"{len(running)} runs are live{f' that start with {name}' if name else ''}",
             details=tuple(run.id for _, run in running),
             hint=f"slipstream {verb} {running[0][1].id}",
         )

@@ -81,7 +81,7 @@ def listen_at(plan: LaunchPlan, host: str | None, port: int | None) -> LaunchPla
 
 def ask_for_certificates(plan: LaunchPlan, folder: Path) -> LaunchPlan:
     """Have the engine show a fleet's certificate, and take only clients that show one, too."""
-    because = f"of {folder}: only machines of the same authority may ask"
+    because = f"of {folder}: only machines with a certificate of the same authority may connect"
     flags: dict[str, JsonValue] = {
         "--ssl-certfile": str(folder / "machine.pem"),
         "--ssl-keyfile": str(folder / "machine.pem.key"),
@@ -116,7 +116,7 @@ def put_behind_gate(
         because = "one line per request and health check would fill the disk"
         plan = add_flag(plan, _NO_ACCESS_LOG, True, because)
     if _CONSTRAINTS not in plan.settings.rest:
-        because = "the gate measures with it; the first request would choose one for all"
+        because = "the gate measures with it; otherwise the first request would choose it for all"
         plan = add_flag(plan, _CONSTRAINTS, {"backend": "xgrammar"}, because)
     plan = _bound_queue(_have_port(plan))
     plan = guard_engine(offer_swaps(plan), (rules or GateRules()).media)
@@ -128,7 +128,7 @@ def put_behind_gate(
 def follow_head(plan: LaunchPlan, *, steered: bool = True) -> LaunchPlan:
     """Have a rank run the same engine as the head of its group, and listen for no client."""
     _require_no_way_around(plan)
-    because = "the head of its group answers"
+    because = "the head of its group serves the API"
     plan = plan.change(
         headless=Choice(True, "default", because), host=None, port=None, uds=None, middleware=None
     ).change_variables({GATE_VARIABLE: None})
@@ -182,7 +182,7 @@ def describe_gate(
 def _require_no_way_around(plan: LaunchPlan) -> None:
     if around := [flag for flag in _AROUND_THE_GATE if _find_rest(plan, flag)]:
         raise InvalidInputError(
-            f"{around[0]} has the engine listen where no gate is",
+            f"{around[0]} makes the engine listen without the gate",
             hint="leave it out, or serve bare vLLM to this machine only: --no-gate",
         )
 
@@ -191,7 +191,7 @@ def _require_head(plan: LaunchPlan) -> None:
     """Refuse an engine that answers nobody, unless it is a rank that its group's head leads."""
     if plan.settings.headless is not None and plan.settings.headless.value:
         raise InvalidInputError(
-            f"{FLAGS['headless']} is for the ranks of a group: nobody would answer here",
+            f"{FLAGS['headless']} is for the ranks of a group: nothing would serve requests here",
             hint=f"leave {FLAGS['headless']} out; for a plan per rank: slipstream fleet plan",
         )
 

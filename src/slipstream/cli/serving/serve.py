@@ -286,7 +286,7 @@ def _supervise(
     try:
         chronicle.update(plan=weights.localize(chronicle.run.plan))
     except BaseException as fault:
-        chronicle.move("failed", f"given up: {fault}")
+        chronicle.move("failed", f"giving up: {fault}")
         raise
     try:
         asyncio.run(supervisor.serve())

@@ -94,7 +94,7 @@ class Certificate:
         asks_clients = rest.get("--ssl-cert-reqs") == ssl.CERT_REQUIRED
         if asks_clients and rest.get("--ssl-ca-certs") is None:
             raise InvalidInputError(
-                "--ssl-cert-reqs 2 requires client certificates, and no authority signs them",
+                "--ssl-cert-reqs 2 requires client certificates, but no authority for them is set",
                 hint="name an authority with --ssl-ca-certs, or leave --ssl-cert-reqs out",
             )
         named = {flag: str(rest[flag]) for flag in TLS_FLAGS if rest.get(flag) is not None}
@@ -141,7 +141,7 @@ class Certificate:
         except (OSError, ValueError) as fault:
             why = getattr(fault, "verify_message", None) or getattr(fault, "reason", None)
             raise InvalidInputError(
-                f"no engine can serve with {self.file} and {self.key or 'the key in it'}: "
+                f"the engine cannot serve with {self.file} and {self.key or 'the key in it'}: "
                 f"{str(why or fault).replace('_', ' ').lower()}",
                 hint=f"openssl x509 -noout -text -in {self.file}; the key: openssl pkey -in KEY, "
                 "in PEM and without a password",

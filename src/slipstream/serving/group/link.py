@@ -114,16 +114,16 @@ def read_secret(file: Path) -> bytes:
     except OSError as fault:
         raise InvalidInputError(
             f"cannot read the group's secret {file}: {fault.strerror or fault}",
-            hint=f"copy it from the group's other machines: scp HEAD:{file} {file}",
+            hint=f"copy it from another machine of the group: scp HEAD:{file} {file}",
         ) from fault
     if not stat.S_ISREG(found.st_mode) or found.st_mode & 0o077:
         raise InvalidInputError(
-            f"others may read the group's secret {file}", hint=f"chmod 600 {file}"
+            f"other users can read the group's secret {file}", hint=f"chmod 600 {file}"
         )
     if len(secret) < LEAST_BYTES:
         raise InvalidInputError(
-            f"the group's secret {file} has {len(secret)} bytes, and at least {LEAST_BYTES} count",
-            hint=f"copy it from the group's other machines: scp HEAD:{file} {file}",
+            f"the group's secret {file} has {len(secret)} bytes, but needs at least {LEAST_BYTES}",
+            hint=f"copy it from another machine of the group: scp HEAD:{file} {file}",
         )
     return secret
 
@@ -184,7 +184,7 @@ class GroupLink(asyncio.DatagramProtocol):
                 hint="ip address; the group's plan has the addresses: slipstream fleet plan",
             ) from fault
         self.send()
-        beating = self._keep("the other ranks hear nothing", self._beat, BEAT_EVERY_SECONDS)
+        beating = self._keep("the other ranks get no reports", self._beat, BEAT_EVERY_SECONDS)
         self._beating = asyncio.create_task(beating)
 
     async def close(self) -> None:

@@ -34,7 +34,7 @@ def decide_bind(host: Host, *, has_key: bool, interfaces: Path = _INTERFACES) ->
         return None
     volume = f"-v slipstream:{STATE_FOLDER}"
     raise InvalidInputError(
-        "the container's port is open to others, and there is no valid key",
+        "other machines can reach the container's port, and there is no valid key",
         details=("with --network host it serves this machine only and needs no key",),
         hint=f"docker run --rm --log-driver none {volume} IMAGE keys new, then {volume} here too",
     )

@@ -60,7 +60,7 @@ def follow_to_ready(folder: RunFolder, tell: Callable[[Event], None]) -> ExitCod
         return ExitCode.DONE
     said = read_end(folder.supervisor_log, SAID_BYTES)
     raise EngineError(
-        f"the run {run.id} did not get ready: {run.state}",
+        f"the run {run.id} did not become ready: {run.state}",
         details=tuple(said.splitlines()[-6:]),
         hint=f"slipstream doctor {run.id}",
     )
@@ -76,7 +76,7 @@ def stopping_early(chronicle: Chronicle) -> Iterator[None]:
 
     def stop(*_: object) -> NoReturn:
         with suppress(SlipstreamError, ValueError):
-            chronicle.move("stopping", "asked to stop before an engine was started")
+            chronicle.move("stopping", "stopped before an engine was started")
             chronicle.move("stopped", "all of its processes have ended")
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):

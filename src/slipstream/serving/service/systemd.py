@@ -45,7 +45,7 @@ _FOLDERS = {
     "FLASHINFER_WORKSPACE_BASE": "%C/slipstream/flashinfer",
 }
 _CONFINEMENT = """\
-# Left open on purpose. PrivateDevices, DeviceAllow: a GPU's nodes may appear after the start.
+# Left out on purpose. PrivateDevices, DeviceAllow: a GPU's nodes may appear after the start.
 # ProtectClock: before systemd 252 it closes all devices (systemd#18142); the filter and the empty
 # capability set forbid the same. MemoryDenyWriteExecute: kernels are compiled. ProcSubset: memory
 # is read from /proc/meminfo. PrivateNetwork, IPAddressDeny: clients and the hub are elsewhere.

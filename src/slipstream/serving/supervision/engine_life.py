@@ -66,10 +66,10 @@ _PHASE_NAMES: dict[Phase, str] = {
     "drafter": "the drafter's weights are being read",
     "compile": "the model is being compiled",
     "profile": "memory is being measured",
-    "cache": "the key-value cache is being made",
+    "cache": "the key-value cache is being allocated",
     "graphs": "graphs are being captured",
     "server": "the API server is starting",
-    "listening": "it listens",
+    "listening": "the API server listens",
 }
 
 
@@ -237,9 +237,9 @@ class EngineLife:
         is_whole = 0 < len(text) < READ_BYTES // 2
         silent = [part for part in list_parts(self._plan) if is_whole and part not in known]
         unapplied = {part: why for part, why in said if why}
-        unapplied |= dict.fromkeys(silent, "not applied: the engine's log has no word of it")
+        unapplied |= dict.fromkeys(silent, "not applied: the engine's log does not mention it")
         for part, why in unapplied.items():
-            effect = "vLLM is as without it (docs/patches.md)"
+            effect = "vLLM runs without it (docs/patches.md)"
             if part == STEERING:
                 effect = "the draft length stays as planned, and there is no ledger"
             self.chronicle.remark(part, f"slipstream {part}: {why}; {effect}")

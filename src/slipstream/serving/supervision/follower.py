@@ -60,7 +60,7 @@ class Head(Peers):
 
     async def assemble(self, stop: asyncio.Event) -> None:
         """Wait for the order of a generation, and take the rungs that come with it."""
-        self._chronicle.move("starting", f"it starts on the order of {self._group.describe(0)}")
+        self._chronicle.move("starting", f"it starts when {self._group.describe(0)} orders it")
         while not stop.is_set():
             session, order = self._hear()
             if order is not None and order.given_up:
@@ -84,7 +84,7 @@ class Head(Peers):
         self._first = plan, taken = self._first or (run.plan, run.rungs)
         if rungs[: len(taken)] != taken:
             raise EngineError(
-                f"this rank has stepped down ({', '.join(taken)}), and the head has not",
+                f"this rank has stepped down ({', '.join(taken)}), but the head has not",
                 hint="serve the plan of this rank again: slipstream fleet up",
             )
         self._chronicle.update(plan=take_rungs(plan, rungs, len(taken)), rungs=rungs)
@@ -96,11 +96,13 @@ class Head(Peers):
         async def look() -> None:
             session, order = self._hear()
             if order is None:
-                raise Dismissal("rank-lost", f"{name} is silent for {SILENT_AFTER_SECONDS:.0f} s")
+                raise Dismissal(
+                    "rank-lost", f"no report from {name} for {SILENT_AFTER_SECONDS:.0f} s"
+                )
             if session != self._session:
-                raise Dismissal("rank-lost", f"{name} was started anew")
+                raise Dismissal("rank-lost", f"{name} was restarted")
             if not order.runs or order.generation != self._running:
-                raise Dismissal("rank-lost", f"{name} ends the generation: {order.message}")
+                raise Dismissal("rank-lost", f"{name} ends this start: {order.message}")
 
         await self._chronicle.keep_looking(UNWATCHED, look, LOOK_EVERY_SECONDS)
 
@@ -153,7 +155,7 @@ class FollowerLife(EngineLife):
         self.ready_at = time.monotonic()
         self._mark(find_place(self.chronicle.folder.engine_log))
         self.chronicle.update(healthy_log=self.healthy_log)
-        self.chronicle.move("ready", "ready: the head has proven a generation")
+        self.chronicle.move("ready", "ready: the head has generated text")
 
     async def _look(self) -> None:
         """Show the head's state, and remember how far the log was in good health."""

@@ -205,7 +205,7 @@ def require_learnable(run: Run) -> None:
         )
     if run.host.accelerators:
         raise InvalidInputError(
-            f"{run.id} serves on a GPU: training beside its engine is proven on a CPU only",
+            f"{run.id} serves on a GPU: training beside its engine was tested on a CPU only",
             hint="serve with --record FOLDER; slipstream train TARGET --prompts "
             "FOLDER/requests.jsonl --from DRAFTER; slipstream swap RUN FOLDER --trial 2",
         )
@@ -214,6 +214,6 @@ def require_learnable(run: Run) -> None:
         raise InvalidInputError(
             f"{plan.drafter} is not in speculators' layout, in which drafters are trained: what is "
             "learnt from it could not replace it in a running engine",
-            hint="train one that is, and serve with it: "
+            hint="train one in that layout, and serve with it: "
             f"slipstream train {plan.target} --prompts FILE --from {plan.drafter}",
         )

@@ -93,7 +93,7 @@ class Followers(Peers):
             if time.monotonic() - told_at > STILL_EVERY_SECONDS:
                 told_at = time.monotonic()
                 names = ", ".join(map(self._group.describe, missing))
-                self._chronicle.move("starting", f"it starts when the others are there: {names}")
+                self._chronicle.move("starting", f"it starts when the others are running: {names}")
             await asyncio.sleep(LOOK_EVERY_SECONDS)
 
     async def watch(self) -> None:
@@ -161,13 +161,13 @@ class Followers(Peers):
         report = self._read(rank)
         name = self._group.describe(rank)
         if report is None:
-            raise Death("rank-lost", f"{name} is silent for {SILENT_AFTER_SECONDS:.0f} s")
+            raise Death("rank-lost", f"no report from {name} for {SILENT_AFTER_SECONDS:.0f} s")
         if report.head == self._link.session and report.running == self._generation:
             self._begun.add(rank)
         elif report.head == self._link.session and report.ended == self._generation:
             raise Death(report.cause or "rank-lost", f"{name}: {report.message}")
         elif rank in self._begun:
-            raise Death("rank-lost", f"{name} was started anew")
+            raise Death("rank-lost", f"{name} was restarted")
         elif seconds > BEGIN_WITHIN_SECONDS:
             raise Death("rank-lost", f"{name} did not start its engine in {seconds:.0f} s")
 

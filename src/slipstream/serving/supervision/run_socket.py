@@ -182,7 +182,9 @@ class RunSocket:
                     self._send(writer, self.order)
                 self._cores[writer] = message
                 subject = f"the steering of core {message.rank} fails"
-                fault = message.fault and f"{subject}, and steps go on without: {message.fault}"
+                fault = (
+                    message.fault and f"{subject}, and steps continue without it: {message.fault}"
+                )
                 self._chronicle.remark(subject, fault)
                 if self._gate is not None and message.rank == 0:
                     self._send(self._gate, message)

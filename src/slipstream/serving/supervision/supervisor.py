@@ -111,7 +111,7 @@ class Supervisor:
         for number in SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup leaves it
                 loop.add_signal_handler(number, self.stop)
-        name, manager = "the service manager is not told", self._manager
+        name, manager = "the service manager is not notified", self._manager
         beating: asyncio.Task[None] = asyncio.create_task(
             self._chronicle.keep_looking(name, manager.beat, manager.beat_seconds)
         )
@@ -125,7 +125,7 @@ class Supervisor:
                     break
         except BaseException as fault:
             self._peers.give_up(str(fault))
-            self._chronicle.move("failed", f"given up: {fault}")
+            self._chronicle.move("failed", f"giving up: {fault}")
             raise
         finally:
             await self._peers.close()
@@ -148,7 +148,7 @@ class Supervisor:
         self._stop.set()
 
     async def _live_once(self) -> Death | None:
-        """Run one engine and return its death, None if it was asked to stop."""
+        """Run one engine and return its death, None if a stop was requested."""
         chronicle = self._chronicle
         try:
             life = await self._begin_life()
@@ -192,12 +192,12 @@ class Supervisor:
             if death is None and chronicle.run.state != "stopping":
                 chronicle.move("stopping", "stopping the engine")
             await life.asker.close()
-            self._peers.dismiss(death.message if death else "it was asked to stop")
+            self._peers.dismiss(death.message if death else "a stop was requested")
             await self._end(life, at_once=death is not None)
         cause = None
         if death is not None:
             cause = self._remember(death, life, await self._peers.settle())
-        self._peers.report(cause, death.message if death else "it was asked to stop")
+        self._peers.report(cause, death.message if death else "a stop was requested")
         if death is not None and self._stop.is_set():
             chronicle.move("stopping", "a stop was requested anyway")
             return None
@@ -354,7 +354,7 @@ class Supervisor:
         began = time.monotonic()
         life.leave()
         chronicle.move("draining", f"no new requests; open ones have {patience} s")
-        self._socket.tell_gate("draining", "the server was asked to stop")
+        self._socket.tell_gate("draining", "the server is stopping")
         while (waited := time.monotonic() - began) < patience and not self._now.is_set():
             if waited > SETTLED_SECONDS and self._count_in_flight() == 0:
                 break

@@ -99,7 +99,7 @@ class Bundle:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except OSError as fault:
             raise InvalidInputError(
-                f"cannot write {path}: {fault.strerror}", hint="name a file that is not there yet"
+                f"cannot write {path}: {fault.strerror}", hint="name a file that does not exist yet"
             ) from fault
         with os.fdopen(descriptor, "wb") as file:
             file.write(archive.getvalue())
@@ -116,7 +116,7 @@ def make_bundle(
     bundle = Bundle(_know_names(runs, environment))
     bundle.add("versions.json", "versions of Slipstream and the engine's parts", dict(versions))
     bundle.add(
-        "machine.json", "the machine as `probe` sees it", clean_record(host, bundle.redactor)
+        "machine.json", "the machine as `probe` describes it", clean_record(host, bundle.redactor)
     )
     bundle.add("doctor.json", "what `doctor` found", _list_checks(examination, bundle.redactor))
     bundle.add("environment.json", "variables of the engine", _list_variables(environment))
@@ -149,7 +149,7 @@ def _add_run(bundle: Bundle, name: str, folder: RunFolder, run: Run) -> None:
     add(f"{name}/run.json", "state, settings and figures of a run", _describe_run(run))
     with suppress(SlipstreamError):
         events = [_describe_event(event, redactor) for event in folder.read_events()]
-        add(f"{name}/events.json", "what happened to it, without quotations", events)
+        add(f"{name}/events.json", "the run's events, without quoted text", events)
     with suppress(SlipstreamError):
         diagnosis = diagnose_run(folder)
         found = [{"signature": one.signature, "cause": one.cause} for one in diagnosis.findings]
@@ -160,7 +160,7 @@ def _add_run(bundle: Bundle, name: str, folder: RunFolder, run: Run) -> None:
         if (text := _read_text(log)) is not None:
             is_whole = len(text) < READ_BYTES and not log.with_name(f"{log.name}.1").exists()
             lines = list_skeleton(text, redactor, is_whole=is_whole)
-            add(f"{name}/{log.name}", "its start, then only where it logged", lines)
+            add(f"{name}/{log.name}", "its start, then only the source lines that logged", lines)
     if (text := _read_text(folder.supervisor_log)) is not None:
         lines = list_skeleton(text, redactor, is_whole=False)
         add(f"{name}/supervisor.log", "tracebacks of the supervisor, without messages", lines)

@@ -109,11 +109,11 @@ def _check_mode(path: Path, closed: int, mode: int, user: int) -> Iterator[Check
         return
     name = shlex.quote(str(path))
     if status.st_uid not in (user, 0):
-        yield fault("files", f"{path} is another user's", f"ls -ld {name}")
+        yield fault("files", f"{path} belongs to another user", f"ls -ld {name}")
     elif status.st_mode & closed & 0o022:
-        yield fault("files", f"others can write to {path}", f"chmod {mode} {name}")
+        yield fault("files", f"other users can write to {path}", f"chmod {mode} {name}")
     elif status.st_mode & closed:
-        yield warn("files", f"others can read {path}", f"chmod {mode} {name}")
+        yield warn("files", f"other users can read {path}", f"chmod {mode} {name}")
 
 
 def _list_caches(environment: Mapping[str, str]) -> Iterator[Path]:
@@ -180,7 +180,7 @@ def check_listeners(site: Site) -> Iterator[Check]:
     pids = {*owners, *list_engines(site.user, site.proc)}
     for _, run in site.runs:
         if not run.terms.gated and run.engine and list_session(run.engine, site.proc):
-            who = "programs of every user of this machine may ask it anything"
+            who = "every user of this machine can send it any request"
             hint = f"serve it without --no-gate, after slipstream stop {run.id}"
             yield warn("network", f"{run.id} runs without the gate: {who}", hint)
     for listener in list_open_listeners(pids, site.proc):
@@ -197,7 +197,7 @@ def _judge_listener(listener: Listener, owner: tuple[RunFolder, Run] | None) -> 
     folder, run = owner
     if urlsplit(run.url or "").port != listener.port:
         message = f"{run.id} has an internal port on {where} that the gate does not protect"
-        hint = f"let a firewall close port {listener.port} to other machines"
+        hint = f"block port {listener.port} for other machines with a firewall"
         yield warn("network", message, hint)
     elif not _asks_for_keys(folder):
         message = f"{run.id} serves other machines on {where} without a key"

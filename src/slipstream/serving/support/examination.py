@@ -52,7 +52,7 @@ from slipstream.user_folders import slipstream_cache
 SCARCE_DISK_BYTES = 20 << 30
 LEAST_DISK_BYTES = 1 << 30
 PRIVATE = "keys and runs are private, caches are not writable for others"
-SUPERVISED = "runs, none without its supervisor"
+SUPERVISED = "runs, all with their supervisor"
 UNREACHED = "no unprotected engine is reachable from other machines"
 
 
@@ -146,7 +146,7 @@ def _check_machine(host: Host) -> Check:
     names = [accelerator.name for accelerator in host.accelerators]
     engine = host.software.engine
     if not names and host.remarks and (engine is None or engine.distribution == "vllm"):
-        hint = "nvidia-smi; on a machine without a GPU this is as it should be"
+        hint = "nvidia-smi; on a machine without a GPU this is expected"
         return warn("machine", "no accelerator was found", hint, host.remarks)
     message = ", ".join(names) or host.processor.model or host.processor.architecture
     return fine("machine", message, host.remarks)
@@ -161,7 +161,7 @@ def _check_engine(host: Host) -> Check:
         known = tuple(f"{one.id}: {one.danger}" for one in find_advisories(version))
         return fault("engine", obstacle.message, obstacle.hint, known)
     if version_tuple(version)[:2] > version_tuple(VERSIONS[-1])[:2]:
-        message = f"{name} is newer than {VERSIONS[-1]}, the last that plans are made for"
+        message = f"{name} is newer than {VERSIONS[-1]}, the newest version that plans are made for"
         return warn("engine", message, vllm.write_install(host))
     return fine("engine", f"{name}, no advisory in the list of {load_advisories().compiled}")
 
@@ -200,7 +200,7 @@ def _check_memory(host: Host) -> Iterator[Check]:
     if available < LEAST_AVAILABLE_BYTES:
         yield fault("memory", f"{said}: an engine is stopped before the machine freezes", hint)
     else:
-        effect = "an engine that takes more fast is stopped before the machine freezes"
+        effect = "an engine that quickly takes more is stopped before the machine freezes"
         yield warn("memory", f"{said}: {effect}", hint)
 
 
@@ -222,7 +222,7 @@ def _check_load(site: Site) -> Iterator[Check]:
         return
     # A program's name is a detail: those are left out of a bug report.
     if busy := load.describe(named=False):
-        message = f"{busy}: engines are slower for it, and figures taken now mean little"
+        message = f"{busy}: engines run slower, and figures measured now are unreliable"
         details = (f"most of it {load.busiest}",) if load.busiest else ()
         yield warn("load", message, "top -b -n 1 -o %CPU | head -n 17", details)
     else:
@@ -277,7 +277,7 @@ def _check_live(site: Site) -> Iterator[Check]:
         if run.drifts:
             details = tuple(drift.describe() for drift in run.drifts)
             where = f"{hint}, and docs/steering.md"
-            yield warn("drift", f"{run.id} has become worse", where, details)
+            yield warn("drift", f"{run.id} has got worse", where, details)
         if run.notes:
             yield warn("notes", f"{run.id} is not as planned", hint, tuple(run.notes.values()))
 

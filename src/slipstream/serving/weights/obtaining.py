@@ -160,6 +160,6 @@ def _require_no_revision(name: str, revision: str | None) -> None:
 def _require_commit_for_code(name: str, revision: str | None, with_code: bool) -> None:
     if with_code and not is_commit(revision):
         raise InvalidInputError(
-            f"the code of {name} is used at a fixed commit only: a branch can change",
+            f"code of {name} is used only at a fixed commit: a branch can change",
             hint="read its Python files, then name their commit with --revision",
         )

@@ -80,7 +80,7 @@ class Swapping:
     async def _look(self, life: EngineLife) -> None:
         if (broken := self._under_way) is not None:
             self._under_way = None
-            why = "the engine ended during the swap, or the swap was broken off"
+            why = "the engine ended during the swap, or the swap was interrupted"
             message = f"{why}; {self._current.name} is in use"
             hint = f"slipstream doctor {self._chronicle.run.id}"
             self._tell(broken, "failed", message, hint=hint)
@@ -201,7 +201,7 @@ class Swapping:
             return
         self._end_watch()
         test = watch.test
-        shown = "no request could be compared"
+        shown = "no requests could be compared"
         if test.means is not None:
             old, new = test.means
             shown = (
@@ -229,7 +229,7 @@ class Swapping:
             )
             raise Death(None, message, life.process.poll()) from None
         if result.outcome == "broken":
-            raise Death(None, f"no drafter is complete: {result.error}", life.process.poll())
+            raise Death(None, f"no drafter is fully loaded: {result.error}", life.process.poll())
         return result
 
     def _change_drafter(self, name: str, folder: Path) -> None:

@@ -68,7 +68,7 @@ class GateFollowing:
             return read_rules(file)
         except InvalidInputError as fault:
             why = "; ".join((fault.message, *fault.details))
-            self._chronicle.note(f"the gate keeps its rules: {why}")
+            self._chronicle.note(f"the gate keeps its previous rules: {why}")
             return None
 
     def _tell_gate(self) -> None:

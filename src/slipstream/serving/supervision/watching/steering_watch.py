@@ -75,7 +75,7 @@ class SteeringWatch:
                 yield line
         if self._reader.skipped_lines and not self._is_torn:
             self._is_torn = True
-            self._chronicle.note(f"{file} has lines that are not the ledger's")
+            self._chronicle.note(f"{file} has lines that are not ledger lines")
 
     def _follow_plan(self) -> None:
         """Start over with other settings, whose different figures are no drift."""
