@@ -114,7 +114,7 @@ class MemoryGuard:
         if available < WATCHED_BELOW_BYTES and fall is not None and fall > FASTEST_FALL_BYTES_PER_S:
             return (
                 f"{show_bytes(available)} of memory are left, "
-                f"and {show_bytes(int(fall))} go every second"
+                f"and {show_bytes(int(fall))} more are used every second"
             )
         return None
 
