@@ -20,7 +20,7 @@ def main() -> None:
     arguments = make_arg_parser(FlexibleArgumentParser()).parse_args()
     # Without it the rank would be a server, and one without a gate.
     if not arguments.headless:
-        raise SystemExit("a rank that answers is started by vLLM's own API server")
+        raise SystemExit("a rank that serves the API is started by vLLM's own API server")
     command.validate(arguments)
     arguments.model_tag = None
     command.cmd(arguments)

@@ -97,8 +97,8 @@ DROPPED_HEADERS = frozenset(
 )
 WARNING = b"x-slipstream-warning"
 UNBOUNDED = (
-    "slipstream gate: not started: connections cannot be bounded in this server, "
-    "which takes uvicorn with httptools"
+    "slipstream gate: not started: connections cannot be limited in this server, "
+    "which needs uvicorn with httptools"
 )
 
 _log = logging.getLogger(__name__)
@@ -229,7 +229,7 @@ class Gate:
                     raise
             await self._view.answer(route, send)
         elif route not in self.settings.routes:
-            raise Refusal(404, "there is nothing here")
+            raise Refusal(404, "not found")
         else:
             caller = self._keys.require_caller(headers)
             scope[VISIT].caller = caller.id
@@ -254,7 +254,7 @@ class Gate:
             what = "the server is about to stop"
             raise try_later(503, what, self.settings.retry_after_seconds)
         if not hold_place(scope, spare=caller is SUPERVISOR):
-            what = "the server has all the connections that it can serve"
+            what = "the server has reached its limit of connections"
             raise try_later(503, what, self.settings.retry_after_seconds, reason="connections")
         with (
             self._limits.enter(caller, self.settings.retry_after_seconds),
@@ -418,5 +418,5 @@ def _require_model(document: Document, caller: Caller, served: tuple[str, ...]) 
     allowed = caller.terms.models
     model = document.get("model") or (served[0] if served else None)
     if allowed is not None and model not in allowed:
-        what = f"this key is for {', '.join(allowed)}"
+        what = f"this key allows {', '.join(allowed)}"
         raise Refusal(404, what, field="model", reason="scope")

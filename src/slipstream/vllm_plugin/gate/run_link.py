@@ -22,7 +22,7 @@ from slipstream.vllm_plugin.gate.answers.metrics import open_metrics
 from slipstream.vllm_plugin.supervisor_link import SupervisorLink
 
 ERROR_CHARACTERS = 500
-UNKNOWN = Readiness(state="unknown", reasons=("no word from the supervisor",))
+UNKNOWN = Readiness(state="unknown", reasons=("no message from the supervisor",))
 
 _log = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ async def _load(engine: Any, order: DrafterOrder) -> DrafterResult:
         try:
             await _update(engine, order.previous)
         except Exception as second:  # noqa: BLE001
-            error = f"{_shorten(fault)}; nor could the drafter before be loaded: {_shorten(second)}"
+            error = f"{_shorten(fault)}; nor was the previous drafter loaded: {_shorten(second)}"
             return DrafterResult(order=order.id, outcome="broken", error=error)
         return DrafterResult(order=order.id, outcome="failed", error=_shorten(fault))
     return DrafterResult(order=order.id, outcome="swapped", seconds=seconds)

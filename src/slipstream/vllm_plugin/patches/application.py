@@ -71,7 +71,7 @@ def apply(names: Iterable[str], patches: Mapping[str, Patch], version: Sequence[
 
 def _change(patch: Patch, module: ModuleType) -> None:
     if hash_source(module, patch.touches) not in patch.known_sources:
-        _refuse(patch.name, "source is not the one that it was written for")
+        _refuse(patch.name, "the source differs from the one it was written for")
         return
     patch.change(module)
     log.warning("slipstream patch %s: applied", patch.name)

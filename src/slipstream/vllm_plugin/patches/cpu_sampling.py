@@ -30,7 +30,7 @@ PATCH = Patch(
     module="vllm.utils.cpu_triton_utils",
     touches="_expand_kernel_impl",
     source_sha256="b0d7df291932f1c3d0818bcba211d3c9b2a701de070dc888ff659948763e9559",
-    symptom="on a CPU, a request with drafts and a temperature is sampled at whatever lay in "
+    symptom="on a CPU, a request with drafts and a temperature is sampled from uninitialised "
     "memory: the text is noise, and nothing reports it",
     proof="tests/engine/test_patches.py::"
     "test_a_cpu_keeps_the_temperature_of_a_drafted_request_only_with_the_patch",

@@ -53,8 +53,8 @@ PATCH = Patch(
     module="vllm.v1.worker.gpu_model_runner",
     touches="GPUModelRunner.take_draft_token_ids",
     source_sha256="21e3697c8c5f9a817a05cb97c90c8c535eaf6b50ac15f532139457d4530096d8",
-    symptom="every drafted token is verified, also those that the drafter itself holds for wrong: "
-    "at eight requests and more that costs what the others bring",
+    symptom="every drafted token is verified, also those that the drafter itself finds unlikely: "
+    "from eight requests on that costs as much as the others gain",
     proof="tests/engine/test_steering.py::test_a_draft_comes_with_its_chances_only_with_the_patch",
     upstream="https://github.com/vllm-project/vllm/blob/v0.32.0/vllm/v1/worker/gpu_model_runner.py",
     drop_when="runner V1 is gone; V2's adaptive verification does the same for other methods",

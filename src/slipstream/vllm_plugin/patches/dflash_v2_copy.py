@@ -62,7 +62,7 @@ def _find_obstacle(speculator: Any, req_states: Any) -> str | None:
     for one in (*type(speculator).__mro__[:2], type(req_states)):
         known = _KNOWN.get(one.__name__, ())
         if hash_source(sys.modules[one.__module__], one.__name__) not in known:
-            return f"{one.__name__} is not the one that it was written for"
+            return f"{one.__name__} differs from the one it was written for"
     return None
 
 
@@ -160,8 +160,8 @@ PATCH = Patch(
         "bad8b92d97584fbef965258ab8b5f9182308fe7dca66ec8a49acdb72d5878003",
     ),
     variable="SLIPSTREAM_COPY",
-    symptom="DFlash guesses anew what a request repeats from its own tokens: files, tool results, "
-    "code that is edited",
+    symptom="DFlash drafts again what a request repeats from its own tokens: files, tool results, "
+    "edited code",
     proof="tests/judge/v2_copies.py::copies_take_fewer_steps_to_the_same_text",
     upstream="https://github.com/vllm-project/vllm/blob/v0.33.0/"
     "vllm/v1/worker/gpu/spec_decode/ngram/speculator.py",

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 _GAUGES = {
-    "draft_length": ("draft_length", "Draft length chosen for the batch at hand."),
+    "draft_length": ("draft_length", "Draft length chosen for the current batch."),
     "longest": ("longest_draft_length", "Longest draft length that may be chosen."),
     "steers": ("steers", "Whether the draft length is chosen while the engine runs."),
     "plain_pays": ("plain_pays", "Whether a step without drafts is the fastest for this batch."),
     "step_seconds": ("step_seconds", "Mean seconds per engine step."),
-    "tokens_per_second": ("tokens_per_second", "Generated tokens per second, of ten seconds."),
+    "tokens_per_second": ("tokens_per_second", "Generated tokens per second, over ten seconds."),
 }
 _COUNTERS = {
     "requests": ("requests", "Requests that ended, by kind of content."),
@@ -26,7 +26,10 @@ _COUNTERS = {
     "steps": ("steps", "Engine steps of requests, by kind of content."),
     "drafts": ("drafts", "Drafts, by kind of content."),
     "drafted": ("drafted_tokens", "Drafted tokens, by kind of content."),
-    "copied": ("copied_tokens", "Draft tokens copied from a request's own, by kind of content."),
+    "copied": (
+        "copied_tokens",
+        "Draft tokens copied from a request's own tokens, by kind of content.",
+    ),
     "copied_accepted": ("copied_accepted_tokens", "Accepted copied tokens, by kind of content."),
 }
 

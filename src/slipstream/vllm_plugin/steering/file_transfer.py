@@ -80,7 +80,7 @@ class FileTransfer(WeightTransferEngine[NoInitInfo, FolderInfo]):  # type: ignor
         """Check a folder against the loaded drafter, and unless that is all, load it."""
         folder, loaded = Path(update_info.folder), self._loaded
         if self._headers is None or self._first is None or loaded is None:
-            raise ValueError("this engine has no drafter that came from a folder")
+            raise ValueError("this engine has no drafter loaded from a folder")
         if (self._first / MASK_EMBEDDING).exists():
             raise ValueError(f"{self._first} has a {MASK_EMBEDDING}, which cannot be swapped")
         _require_known_class(self.model, self._headers)

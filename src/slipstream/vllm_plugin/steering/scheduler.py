@@ -69,9 +69,9 @@ def make(*, vllm_config: Any, **others: Any) -> Any:
 def _require_gate() -> str:
     """Return the gate's settings file, which lies where the run's files are."""
     if (gate := os.environ.get(GATE_VARIABLE)) is None:
-        raise LookupError("no run names a folder")
+        raise LookupError("no folder of a run is set")
     if hash_source() not in KNOWN_SOURCES.values():
-        raise LookupError("source is not the known one")
+        raise LookupError("the source of vLLM's scheduler differs from the known one")
     return gate
 
 

@@ -118,7 +118,7 @@ class StepCosts:
         if not (np.isfinite(information).all() and np.isfinite(moment).all()):
             raise ValueError("not the line of a step's seconds")
         if np.linalg.eigvalsh(information).min() < -1e-6 * np.abs(information).max():
-            raise ValueError("not what steps have told")
+            raise ValueError("not measured step costs")
         self._information, self._moment = RECALLED * information, RECALLED * moment
         self._fastest = fastest
         self._solve()

@@ -30,29 +30,27 @@ class Metrics:
 
         self._requests = Counter(
             "slipstream_gate_requests",
-            "Requests by route, key and status class; 'left' and 'failed' are answers without end.",
+            "Requests by route, key and status class; answers 'left' and 'failed' are incomplete.",
             ("route", "status", "key"),
         )
         self._refusals = Counter(
             "slipstream_gate_refusals", "Requests that the gate refused.", ("reason", "key")
         )
         gauge = partial(Gauge, multiprocess_mode="livesum")
-        self.in_flight = gauge(
-            "slipstream_gate_requests_in_flight", "Requests that the engine has."
-        )
+        self.in_flight = gauge("slipstream_gate_requests_in_flight", "Requests in the engine.")
         self.waiting = gauge(
             "slipstream_gate_requests_waiting",
-            "Requests that the gate has: their body is read, or they wait.",
+            "Requests in the gate: their body is being read, or they wait for a seat.",
         )
         self.connections = gauge("slipstream_gate_connections", "Open connections.")
         self.notes = Gauge(
             "slipstream_run_notes",
-            "What is not as planned, as slipstream status lists it.",
+            "Number of deviations from the plan, which slipstream status lists.",
             multiprocess_mode="mostrecent",
         )
         self.generation = Gauge(
             "slipstream_drafter_generation",
-            "Number of the learnt drafter that serves; 0 is the drafter of the plan.",
+            "Generation of the drafter that serves; 0 is the drafter of the plan.",
             multiprocess_mode="mostrecent",
         )
         self.body_bytes = Histogram(
@@ -60,7 +58,7 @@ class Metrics:
         )
         self._seconds = Histogram(
             "slipstream_gate_request_seconds",
-            "Seconds from a request's head to its answer's end, of those that the engine got.",
+            "Seconds from head to end of answer, of requests that reached the engine.",
             ("route",),
             buckets=SECONDS,
         )
@@ -72,16 +70,16 @@ class Metrics:
         )
         self.dropped_lines = Counter(
             "slipstream_gate_access_log_dropped_lines",
-            "Lines of the access log that were lost to a slow or full disk.",
+            "Lines of the access log that were lost because of a slow or full disk.",
         )
         self.swaps = Counter(
-            "slipstream_drafter_swaps", "Orders to replace the drafter, by outcome.", ("outcome",)
+            "slipstream_drafter_swaps", "Requested swaps of the drafter, by outcome.", ("outcome",)
         )
         for outcome in SWAP_OUTCOMES:  # From zero on, so that the first one is an increase.
             self.swaps.labels(outcome)
         self._certificate_end = Gauge(
             "slipstream_gate_certificate_end_seconds",
-            "Unix time at which the server's certificate ends; no number without TLS.",
+            "Unix time at which the server's certificate expires; NaN without TLS.",
         )
         self._certificate_end.set(math.nan)
         self._keys: set[str] = set()

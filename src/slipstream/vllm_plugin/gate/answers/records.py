@@ -221,7 +221,7 @@ def _open_recording(folder: Path) -> int:
     file = _open_private(folder / FILE)
     if os.fstat(file).st_mode & 0o077 or folder.stat().st_mode & 0o077:
         os.close(file)
-        raise PermissionError(f"others can read {folder}")
+        raise PermissionError(f"other users can read {folder}")
     return file
 
 

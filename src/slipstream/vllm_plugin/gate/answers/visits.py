@@ -180,7 +180,7 @@ class Visits:
             await judge({**scope, VISIT: visit}, receive, send)
         except Exception:
             if visit.status is None:
-                fault = Refusal(500, "the server failed, for which the request is not to blame")
+                fault = Refusal(500, "the server failed; the request is not the cause")
                 await send_refusal(send, fault, method=visit.method, path=visit.path)
             raise
         finally:

@@ -104,7 +104,7 @@ class KeyRing:
         keys = self._file.read() or ()
         found = [entry for digest in digests if (entry := self._find(keys, digest)) is not None]
         if not found:
-            what = "this key is not known, or has expired" if given else "a key is needed"
+            what = "this key is unknown or has expired" if given else "a key is required"
             how = "Authorization: Bearer KEY, or x-api-key: KEY"
             raise Refusal(401, f"{what}: {how}", headers=((b"www-authenticate", b"Bearer"),))
         digest, key = found[0]
@@ -133,10 +133,10 @@ class KeyRing:
 
 def require_scope(caller: Caller, route: str) -> None:
     if caller is SUPERVISOR and route not in (PROBE_ROUTE, MODELS, "GET /metrics"):
-        raise Refusal(403, "this key is for probes only", reason="scope")
+        raise Refusal(403, "this key allows probes only", reason="scope")
     allowed = caller.terms.routes
     if allowed is not None and SCOPES.get(route) not in allowed:
-        what = f"this key is not for {route}; it is for {', '.join(allowed)}"
+        what = f"this key does not allow {route}; it allows {', '.join(allowed)}"
         raise Refusal(403, what, reason="scope")
 
 
@@ -149,7 +149,7 @@ def require_probe(body: bytes, document: Document) -> None:
     if document.get("structured_outputs") not in (None, {"json": PROBE_SCHEMA}):
         raise Refusal(403, "a probe has one form only", field="structured_outputs")
     if document.get("max_tokens") is None:
-        raise Refusal(403, "a probe says how many tokens it wants", field="max_tokens")
+        raise Refusal(403, "a probe sets max_tokens", field="max_tokens")
     require_number(document, "max_tokens", PROBE_TOKENS, least=1)
 
 
@@ -157,7 +157,7 @@ def _require_no_foreign_page(headers: Headers) -> None:
     """Refuse requests that pages of other sites send from a browser on this machine."""
     origin = headers.get(b"origin")
     if origin is not None and not _PAGE_FROM_HERE.fullmatch(origin):
-        raise Refusal(403, "a page of another site may not use a server without keys")
+        raise Refusal(403, "pages of other sites may not use a server without keys")
 
 
 def _list_given(headers: Headers) -> list[bytes]:

@@ -60,8 +60,8 @@ def require_forms(document: Document) -> None:
 def require_tokens_left(document: Document) -> None:
     """Refuse a choice of tokens beside a form: where both leave none, vLLM 0.32 answers 500."""
     if document.get("allowed_token_ids") and (held := _find_held(document)):
-        what = f"allowed_token_ids beside {held} can leave no token to choose"
-        raise Refusal(400, f"{what}; send one of them", field="allowed_token_ids")
+        what = f"allowed_token_ids together with {held} can leave no allowed token"
+        raise Refusal(400, f"{what}; send only one of them", field="allowed_token_ids")
 
 
 def find_compiled_tools(document: Document) -> list[Tool]:

@@ -140,7 +140,7 @@ class Compiler:
         bits = self._numpy.unpackbits(self._mask.view("u1"), bitorder="little")
         allowed = self._numpy.flatnonzero(bits[: len(self._ends)])
         if not len(allowed):
-            raise Faulty("it leaves no token to choose")
+            raise Faulty("it leaves no allowed token")
         ends = allowed[self._ends[allowed]]
         return int(random.choice(ends if hurried and len(ends) else allowed))
 
@@ -222,7 +222,7 @@ def _measure(compiler: Compiler, forms: list[tuple[str, str]], most_seconds: flo
     except RecursionError:
         return {"outcome": "faulty", "why": "it is nested too deep"}
     except Exception as fault:  # noqa: BLE001 whatever xgrammar says of a faulty form
-        lines = _SOURCE_LINE.sub("", str(fault)).splitlines() or ["it is faulty"]
+        lines = _SOURCE_LINE.sub("", str(fault)).splitlines() or ["it is invalid"]
         return {"outcome": "faulty", "why": lines[0][:WHY_CHARACTERS]}
     return {"outcome": "fits", "size": size}
 
@@ -250,8 +250,10 @@ def _describe(content: bytes, status: int) -> Line:
 
 def _require_plain(pattern: str) -> None:
     if not is_plain(pattern):
-        what = f"'{pattern[:60]}' can be read in several ways, or not at all"
-        hint = "this server accepts patterns in which every character determines what may follow"
+        what = f"'{pattern[:60]}' is ambiguous or invalid"
+        hint = (
+            "this server accepts only patterns in which every character determines what may follow"
+        )
         raise Faulty(f"{what}; {hint}")
 
 

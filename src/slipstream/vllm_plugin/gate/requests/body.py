@@ -65,7 +65,7 @@ async def read_body(
                 if not message.get("more_body", False):
                     return b"".join(parts)
     except TimeoutError as fault:
-        late = f"the body did not come within {limits.body_seconds:g} s"
+        late = f"the body did not arrive within {limits.body_seconds:g} s"
         raise Refusal(408, late) from fault
 
 

@@ -78,7 +78,7 @@ def require_images(document: Document, media: GateMedia) -> int:
         if others := _list_others(part, marks):
             raise _refuse(field, f"{min(others)}: this server takes text and images")
         if part.get("uuid") is not None:
-            raise _refuse(field, "uuid is for the server to decide")
+            raise _refuse(field, "uuid may not be set by clients")
         if count > media.images:
             raise _refuse(field, f"more than {media.images} images in one request")
         address, data = _read_image(part)

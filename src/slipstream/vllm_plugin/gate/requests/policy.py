@@ -153,18 +153,18 @@ def _require_media(document: Document, body: bytes, settings: GateSettings) -> N
 def _drop_unsupported(document: Document, policy: str) -> list[str]:
     named = [field for field in NOT_WITH_SPECULATION if document.get(field)]
     if named and policy == "refuse":
-        what = f"{' and '.join(named)}: the engine cannot do this while it speculates"
+        what = f"{' and '.join(named)}: the engine does not support this with speculation"
         raise Refusal(400, what, field=named[0])
     for field in named:
         del document[field]
-    return [f"{field} dropped: not with speculation" for field in named]
+    return [f"{field} dropped: not supported with speculation" for field in named]
 
 
 def keep_known_fields(document: Document, path: str) -> list[str]:
     """Refuse what is for the server to decide, and drop what nobody knows."""
     for field in SERVER_FIELDS:
         if document.get(field) is not None:
-            raise Refusal(400, f"{field} is for the server to decide", field=field)
+            raise Refusal(400, f"{field} may not be set by clients", field=field)
     for field in STORED if path == RESPONSES else ():
         if document.get(field):
             what = f"{field}: this server stores no responses; send the whole conversation as input"
@@ -173,7 +173,7 @@ def keep_known_fields(document: Document, path: str) -> list[str]:
         return []
     dropped = [field for field in document if field not in FIELDS]
     if len(dropped) > MOST_DROPPED:
-        raise Refusal(400, f"the body has {len(dropped)} fields that are not of this API")
+        raise Refusal(400, f"the body has {len(dropped)} fields that are not part of this API")
     for field in dropped:
         del document[field]
     return [f"{_show(field)} dropped: not a field of this API" for field in dropped]

@@ -46,7 +46,7 @@ class Shapes:
             LookupError,
             AttributeError,
         ):  # In a validator of vLLM's: it answers 500.
-            raise Refusal(400, "the body is not of this API") from None
+            raise Refusal(400, "the body does not match this API") from None
         except Exception:  # noqa: BLE001 vLLM's own check ends here too, and has its own words.
             return
 
@@ -64,7 +64,7 @@ def _fail_fast(schema: Any) -> Any:
 def _describe(fault: ValidationError) -> tuple[str | None, str]:
     """Return the field of the first error and what is wrong with it, or with its first entry."""
     if fault.error_count() > MOST_ERRORS:
-        return None, f"the body has {fault.error_count()} values that are not of this API"
+        return None, f"the body has {fault.error_count()} values that do not match this API"
     errors = fault.errors(include_url=False, include_context=False, include_input=False)
     places = [one["loc"] for one in errors]
     field = str(places[0][0])[:40] if places[0] else None
@@ -73,4 +73,4 @@ def _describe(fault: ValidationError) -> tuple[str | None, str]:
         return field, f"{where}: {errors[0]['msg'][:400]}" if where else errors[0]["msg"][:400]
     numbers = [part for place in places for part in place if isinstance(part, int)]
     entry = f"{field}[{numbers[0]}]" if numbers else field
-    return field, f"{entry} is not of this API, or faulty"
+    return field, f"{entry} is not part of this API, or invalid"

@@ -19,7 +19,7 @@ def wants_drafts(headers: Headers) -> bool:
     """Return whether a request leaves drafting on; another word is refused."""
     wanted = headers.get(DRAFTS, b"on").strip().lower()
     if wanted not in (b"on", b"off"):
-        raise Refusal(400, "the header X-Slipstream-Drafts is on or off")
+        raise Refusal(400, "the header X-Slipstream-Drafts must be on or off")
     return wanted == b"on"
 
 

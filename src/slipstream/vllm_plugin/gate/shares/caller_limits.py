@@ -51,7 +51,7 @@ class CallerLimits:
         """Admit a request before its body is read, for the duration of the block."""
         most, per_minute = caller.terms.requests_at_once, caller.terms.requests_per_minute
         if most is not None and self._inside[caller.id] >= most:
-            what = f"{most} requests of this key are under way"
+            what = f"{most} requests of this key are already in progress"
             raise _before_the_body(try_later(429, what, retry_after_seconds, reason="at_once"))
         if per_minute is not None and (
             wait := self._take(self._requests, caller.id, 1, per_minute)
@@ -78,7 +78,7 @@ class CallerLimits:
         bounded = self._usual_tokens[caller.id] if answer is None else max(0, answer)
         asked = prompt + min(bounded, MOST_TOKENS)
         if wait := self._take(self._tokens, caller.id, asked, per_minute):
-            what = f"this key may use {per_minute} tokens a minute, and this request about"
+            what = f"this key may use {per_minute} tokens per minute, and this request needs about"
             what = f"{what} {asked:.0f}"
             raise try_later(429, what, math.ceil(wait), reason="tokens_a_minute")
         used = AnswerTokens()

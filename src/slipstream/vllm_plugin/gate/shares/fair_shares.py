@@ -123,7 +123,7 @@ class FairShares:
             self._waiting >= settings.waiting_requests
             or self._waiting_bytes + size > settings.waiting_bytes
         ):
-            what = f"{self._waiting} requests wait for a seat, which is as many as may"
+            what = f"{self._waiting} requests already wait for a seat, which is the limit"
             raise try_later(503, what, settings.retry_after_seconds, reason="full_queue")
 
     async def _wait(
