@@ -38,7 +38,7 @@ from slipstream.user_folders import slipstream_cache
 
 VERSION = "0.9.0"
 VARIABLE = "SLIPSTREAM_SPECULATORS"
-AT_ONCE = 32
+CONCURRENT_REQUESTS = 32
 SEQUENCE_LENGTH = 4096
 FEWEST_ROWS = 2  # one to train on, one to validate with
 TRAINED_SHARE = 0.9
@@ -92,7 +92,9 @@ def extract_states(run: TrainRun, space: Workspace) -> tuple[TrainRun, Figures]:
     write_training_data(job, space.folder.responses, trained)
     _run(space, make_command(job, "prepare-data"))
     raw = extraction_arguments(job, space.target.layer_count or 0)
-    plan = space.plan_engine(run.settings, conversations, drafter=None, users=AT_ONCE, raw=raw)
+    plan = space.plan_engine(
+        run.settings, conversations, drafter=None, users=CONCURRENT_REQUESTS, raw=raw
+    )
     with run_engine(plan, log=space.folder.engine_log, environment=space.environment, port=port):
         _run(space, make_command(job, "generate-offline-data"))
     size = sum(file.stat().st_size for file in job.states.rglob("*") if file.is_file())

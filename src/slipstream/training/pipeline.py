@@ -23,7 +23,7 @@ from slipstream.training.run import (
 )
 from slipstream.training.workspace import Ticker, Workspace
 
-AT_ONCE = 128
+CONCURRENT_REQUESTS = 128
 
 Stage = Callable[[TrainRun, Workspace], tuple[TrainRun, Figures]]
 
@@ -66,7 +66,7 @@ def _collect_prompts(run: TrainRun, space: Workspace) -> tuple[TrainRun, Figures
 
 def _regenerate_responses(run: TrainRun, space: Workspace) -> tuple[TrainRun, Figures]:
     conversations = read_conversations(space.folder.prompts)
-    plan = space.plan_engine(run.settings, conversations, drafter=None, users=AT_ONCE)
+    plan = space.plan_engine(run.settings, conversations, drafter=None, users=CONCURRENT_REQUESTS)
     ticker = Ticker(space.report, "responses", unit="responses")
     with run_engine(plan, log=space.folder.engine_log, environment=space.environment) as url:
         regenerate(
@@ -75,7 +75,7 @@ def _regenerate_responses(run: TrainRun, space: Workspace) -> tuple[TrainRun, Fi
             space.folder.responses,
             run.settings,
             lambda done, total, tokens: ticker.show(done, total, f"{tokens} tokens"),
-            concurrency=AT_ONCE,
+            concurrency=CONCURRENT_REQUESTS,
         )
     responses = read_responses(space.folder.responses)
     require_unused(run.settings.design.mask_token_id, responses)

@@ -64,7 +64,7 @@ def _add_terms(add: OptionAdder) -> None:
         choices=get_args(Scope),
     )
     add("--models NAME ...", "served model names that the key allows (default: all)")
-    add("--concurrent-requests N", "concurrent requests (default 64)", dest="requests_at_once")
+    add("--concurrent-requests N", "concurrent requests (default 64)")
     add("--requests-per-minute N", "requests per minute (default: no limit)")
     add("--tokens-per-minute N", "tokens of prompts and answers per minute (default: no limit)")
     add("--max-tokens N", "maximum tokens per answer (default: no limit)")
@@ -124,7 +124,7 @@ def _require_fitting(options: argparse.Namespace) -> None:
     new = ("name", "days", *KeyTerms.model_fields)
     given = [name for name in new if getattr(options, name) is not None]
     if given and options.action != "new":
-        flag = "--" + given[0].replace("requests_at_once", "at_once").replace("_", "-")
+        flag = "--" + given[0].replace("_", "-")
         raise UsageError(f"{flag} is for `keys new`", hint="slipstream keys new --help")
     if options.overlap is not None and options.action != "rotate":
         raise UsageError(

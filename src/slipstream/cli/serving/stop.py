@@ -36,7 +36,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
 
     folder, _ = choose_running(find_runs_root(os.environ), options.run)
     with screen.busy(f"stopping {folder.path.name}"):
-        stop_run(folder, at_once=options.now, tell=tell, tools=ProcessTools())
+        stop_run(folder, immediately=options.now, tell=tell, tools=ProcessTools())
     status = read_status(folder, folder.read(), time.monotonic())
     text = f"{status.id} has ended: {status.state}"
     screen.show_data(text=text, document=status.to_json())

@@ -20,7 +20,7 @@ from slipstream.fleet.record import Fleet, Machine
 from slipstream.records import Record, describe_faults
 
 # Processes of ssh at a time; each takes about 10 MB and, while it connects, a core for 20 ms.
-MOST_AT_ONCE = 32
+MOST_WORKERS = 32
 Result = TypeVar("Result")
 Words = Sequence[str]
 # What a machine does now: its name, a state and a line about it.
@@ -92,7 +92,7 @@ def escape(text: str, most: int = 300) -> str:
 
 
 def ask_all(
-    machines: Iterable[str], ask: Callable[[str], Result], *, at_once: int = MOST_AT_ONCE
+    machines: Iterable[str], ask: Callable[[str], Result], *, workers: int = MOST_WORKERS
 ) -> dict[str, Result | SlipstreamError]:
     """Do the same for every machine concurrently; a machine that fails does not stop the others."""
 
@@ -103,7 +103,7 @@ def ask_all(
             return fault
 
     names = list(machines)
-    with ThreadPoolExecutor(max_workers=max(1, min(at_once, len(names)))) as pool:
+    with ThreadPoolExecutor(max_workers=max(1, min(workers, len(names)))) as pool:
         return dict(zip(names, pool.map(ask_one, names), strict=True))
 
 

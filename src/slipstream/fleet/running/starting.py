@@ -70,7 +70,7 @@ def start_groups(
     lacking = {far.fleet.find_group(machine) for machine in faults}
     able = [rank.machine for group in groups if group.name not in lacking for rank in group.ranks]
     # All of them at a time: a rank that waits for its turn keeps its group waiting.
-    served = ask_all(able, lambda machine: _serve(far, plan, machine, show), at_once=len(able))
+    served = ask_all(able, lambda machine: _serve(far, plan, machine, show), workers=len(able))
     return faults | _find_faults(served)
 
 

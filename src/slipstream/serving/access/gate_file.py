@@ -141,7 +141,7 @@ class KeyDefaults(KeyTerms):
     """The limits of keys that set none themselves; None is no limit."""
 
     routes: tuple[Scope, ...] | None = tuple(one for one in get_args(Scope) if one != "metrics")
-    requests_at_once: PositiveInt | None = 64
+    concurrent_requests: PositiveInt | None = 64
     weight: PositiveFloat = 1
     priority: int = 0
     drafts: Literal["on", "off"] = "on"

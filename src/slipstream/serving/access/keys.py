@@ -51,7 +51,7 @@ class KeyTerms(Record):
 
     routes: tuple[Scope, ...] | None = None
     models: tuple[str, ...] | None = None
-    requests_at_once: PositiveInt | None = None
+    concurrent_requests: PositiveInt | None = None
     requests_per_minute: PositiveInt | None = None
     tokens_per_minute: PositiveInt | None = None
     max_tokens: PositiveInt | None = None

@@ -95,7 +95,7 @@ def stopping_early(chronicle: Chronicle) -> Iterator[None]:
 
 
 def stop_run(
-    folder: RunFolder, *, at_once: bool, tell: Callable[[Event], None], tools: ProcessTools
+    folder: RunFolder, *, immediately: bool, tell: Callable[[Event], None], tools: ProcessTools
 ) -> None:
     """Stop a run and wait until none of its processes is left, passing its events to `tell`."""
     asked = set[str]()
@@ -105,7 +105,7 @@ def stop_run(
         if not is_alive(run.supervisor, tools.proc):
             return True
         due = "haste" if run.state in ("draining", "stopping") else "end"
-        if due not in asked and (at_once if due == "haste" else TRANSITIONS[run.state]):
+        if due not in asked and (immediately if due == "haste" else TRANSITIONS[run.state]):
             asked.add(due)
             with suppress(ProcessLookupError):
                 tools.send(run.supervisor.pid, signal.SIGTERM)

@@ -193,7 +193,7 @@ class Supervisor:
                 chronicle.move("stopping", "stopping the engine")
             await life.asker.close()
             self._peers.dismiss(death.message if death else "a stop was requested")
-            await self._end(life, at_once=death is not None)
+            await self._end(life, immediately=death is not None)
         cause = None
         if death is not None:
             cause = self._remember(death, life, await self._peers.settle())
@@ -368,10 +368,10 @@ class Supervisor:
     def _count_in_flight(self) -> int:
         return self._socket.counts.in_flight if self._socket.counts else 0
 
-    async def _end(self, life: EngineLife, *, at_once: bool) -> None:
+    async def _end(self, life: EngineLife, *, immediately: bool) -> None:
         """End the whole group; one that died or hangs is killed."""
         patience = LOADING_GRACE_SECONDS if life.ready_at is None else GRACE_SECONDS
-        grace = 0.0 if at_once else patience
+        grace = 0.0 if immediately else patience
         ending = asyncio.create_task(
             asyncio.to_thread(end_group, life.process, grace_seconds=grace)
         )

@@ -26,7 +26,7 @@ from slipstream.errors import InvalidInputError
 from slipstream.training.responses import Response
 
 ELEMENT_BYTES = 2
-TOKENS_AT_ONCE = 2048
+TOKENS_PER_BATCH = 2048
 SAMPLES_IN_A_WINDOW = 64
 # A row that goes on with a sequence reads a quarter of itself again, as context.
 SHARE_READ_AGAIN = 4
@@ -308,7 +308,7 @@ def group_by_length(samples: Sequence[TrainSample]) -> Iterator[list[TrainSample
     """Group samples of similar length, to keep padding small."""
     batch: list[TrainSample] = []
     for sample in sorted(samples, key=lambda sample: len(sample.tokens)):
-        if batch and (len(batch) + 1) * len(sample.tokens) > TOKENS_AT_ONCE:
+        if batch and (len(batch) + 1) * len(sample.tokens) > TOKENS_PER_BATCH:
             yield batch
             batch = []
         batch.append(sample)

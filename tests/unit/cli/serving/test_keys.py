@@ -100,14 +100,24 @@ def test_a_misuse_is_a_usage_error(
 
 
 def test_a_key_has_terms_that_are_kept_and_listed(capsys: Capture, file: Path) -> None:
-    words = ("--routes", "chat", "metrics", "--models", "m", "--at-once", "4", "--weight", "2.5")
+    words = (
+        "--routes",
+        "chat",
+        "metrics",
+        "--models",
+        "m",
+        "--concurrent-requests",
+        "4",
+        "--weight",
+        "2.5",
+    )
     made = new(capsys, *words, "--tokens-per-minute", "9000", "--priority", "-1")
     (kept,) = read_keys(file)
     assert kept == made.key
-    assert (kept.routes, kept.models, kept.requests_at_once) == (("chat", "metrics"), ("m",), 4)
+    assert (kept.routes, kept.models, kept.concurrent_requests) == (("chat", "metrics"), ("m",), 4)
     assert (kept.weight, kept.tokens_per_minute, kept.priority) == (2.5, 9000, -1)
     assert run(["keys", "list"], {}) == 0
-    terms = "routes=chat+metrics,models=m,requests_at_once=4,tokens_per_minute=9000,weight=2.5"
+    terms = "routes=chat+metrics,models=m,concurrent_requests=4,tokens_per_minute=9000,weight=2.5"
     assert f"{terms},priority=-1" in capsys.readouterr().out
 
 

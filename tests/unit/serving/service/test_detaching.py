@@ -27,7 +27,7 @@ class Stage:
         self.folder.write(self.folder.read().model_copy(update={"state": state}))
         happen(self.folder, state, f"it is {state}")
 
-    def stop(self, steps: Steps, *, at_once: bool = False) -> list[str]:
+    def stop(self, steps: Steps, *, immediately: bool = False) -> list[str]:
         """Stop it while the steps happen, each at its look, and return what was told."""
         told, looks = list[str](), 0
 
@@ -41,7 +41,7 @@ class Stage:
         tools = replace(self.proc.tools(SIGKILL), wait=wait)
         stop_run(
             self.folder,
-            at_once=at_once,
+            immediately=immediately,
             tell=lambda event: told.append(event.message),
             tools=tools,
         )
@@ -70,23 +70,23 @@ def test_haste_is_a_second_signal_after_the_first_was_seen(stage: Stage) -> None
         sent_before.append(list(stage.proc.sent))
         stage.move("draining")
 
-    stage.stop({3: drain, 6: stage.end}, at_once=True)
+    stage.stop({3: drain, 6: stage.end}, immediately=True)
     assert sent_before == [[(SUPERVISOR.pid, SIGTERM)]]
     assert stage.proc.sent == [(SUPERVISOR.pid, SIGTERM)] * 2
 
 
-@pytest.mark.parametrize(("at_once", "signals"), [(False, 0), (True, 1)])
+@pytest.mark.parametrize(("immediately", "signals"), [(False, 0), (True, 1)])
 def test_a_run_that_drains_already_is_only_hurried(
-    tmp_path: Path, at_once: bool, signals: int
+    tmp_path: Path, immediately: bool, signals: int
 ) -> None:
     stage = Stage(tmp_path, "draining")
-    stage.stop({4: stage.end}, at_once=at_once)
+    stage.stop({4: stage.end}, immediately=immediately)
     assert stage.proc.sent == [(SUPERVISOR.pid, SIGTERM)] * signals
 
 
 def test_a_supervisor_that_is_about_to_leave_is_left_alone(tmp_path: Path) -> None:
     stage = Stage(tmp_path, "failed")
-    stage.stop({1: lambda: stage.proc.remove(SUPERVISOR.pid)}, at_once=True)
+    stage.stop({1: lambda: stage.proc.remove(SUPERVISOR.pid)}, immediately=True)
     assert stage.proc.sent == []
 
 

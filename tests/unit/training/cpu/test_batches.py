@@ -20,7 +20,7 @@ from slipstream.errors import InvalidInputError
 from slipstream.training.cpu import batches
 from slipstream.training.cpu.batches import (
     CHOICES,
-    TOKENS_AT_ONCE,
+    TOKENS_PER_BATCH,
     Batch,
     Geometry,
     Part,
@@ -277,7 +277,7 @@ def test_samples_are_grouped_by_length_up_to_what_is_computed_at_once(lengths: l
     groups = [[len(sample.tokens) for sample in group] for group in group_by_length(make(lengths))]
     assert [length for group in groups for length in group] == sorted(lengths)
     for group in groups:
-        assert len(group) * max(group) <= TOKENS_AT_ONCE or len(group) == 1
+        assert len(group) * max(group) <= TOKENS_PER_BATCH or len(group) == 1
 
 
 class Extraction:

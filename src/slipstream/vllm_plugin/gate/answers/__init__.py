@@ -27,7 +27,7 @@ STATUSES = {
     413: ("request_too_large", "large_body"),
     429: ("rate_limit_error", "too_many_requests"),
     500: ("server_error", "other"),
-    503: ("unavailable_error", "leaving"),
+    503: ("unavailable_error", "stopping"),
 }
 ANTHROPIC_KINDS = {500: "api_error", 503: "overloaded_error"}
 # The other refusals are made before the body was read, and nobody will read it.

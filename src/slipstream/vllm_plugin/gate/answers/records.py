@@ -27,7 +27,7 @@ from typing import Any
 from slipstream.serving.access.gate_file import GateRecording
 
 MOST_WAITING = 4096
-LINES_AT_ONCE = 256
+LINES_PER_WRITE = 256
 CLOSE_SECONDS = 1.0
 FILE = "requests.jsonl"
 STRUCK_OUT = "[redacted]"
@@ -87,7 +87,7 @@ class AccessLog:
     def _write_all(self, path: Path) -> None:
         while (line := self._waiting.get()) is not None:
             lines = [line]
-            while len(lines) < LINES_AT_ONCE and not self._waiting.empty():
+            while len(lines) < LINES_PER_WRITE and not self._waiting.empty():
                 if (line := self._waiting.get_nowait()) is None:
                     return self._write(path, lines)
                 lines.append(line)

@@ -31,11 +31,11 @@ from slipstream.vllm_plugin.gate.routes import MODELS, SCOPES
 from slipstream.vllm_plugin.gate.settings import WatchedFile
 
 Headers = Mapping[bytes, bytes]
-NO_TERMS = KeyDefaults(routes=None, requests_at_once=None)
+NO_TERMS = KeyDefaults(routes=None, concurrent_requests=None)
 
 PROBE_ROUTE = "POST /v1/completions"
 PROBE_TOKENS = 64
-PROBES_AT_ONCE = 4
+CONCURRENT_PROBES = 4
 PROBE_BYTES = 2**14
 # The one that `slipstream.serving.supervision.generation` sends: it is not measured.
 PROBE_SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -62,7 +62,7 @@ TERMS = {*KeyTerms.model_fields}
 ENGINE_SCOPES = {SCOPES[route] for route in (*GENERATING, *POOLING)}
 ANYONE = Caller("anyone")
 SUPERVISOR = Caller(
-    "supervisor", terms=NO_TERMS.model_copy(update={"requests_at_once": PROBES_AT_ONCE})
+    "supervisor", terms=NO_TERMS.model_copy(update={"concurrent_requests": CONCURRENT_PROBES})
 )
 
 

@@ -19,7 +19,7 @@ BYTES_A_TOKEN = 4
 MOST_TOKENS = 1 << 31
 USUAL_ANSWER_TOKENS = 256.0
 _LATEST = 0.1
-REFUSED_AT_ONCE = 100
+REFUSED_IN_A_ROW = 100
 LONGEST_WAIT_SECONDS = 5.0
 
 
@@ -49,15 +49,19 @@ class CallerLimits:
     @contextmanager
     def enter(self, caller: Caller, retry_after_seconds: int) -> Iterator[None]:
         """Admit a request before its body is read, for the duration of the block."""
-        most, per_minute = caller.terms.requests_at_once, caller.terms.requests_per_minute
+        most, per_minute = caller.terms.concurrent_requests, caller.terms.requests_per_minute
         if most is not None and self._inside[caller.id] >= most:
             what = f"{most} requests of this key are already in progress"
-            raise _before_the_body(try_later(429, what, retry_after_seconds, reason="at_once"))
+            raise _before_the_body(
+                try_later(429, what, retry_after_seconds, reason="concurrent_requests")
+            )
         if per_minute is not None and (
             wait := self._take(self._requests, caller.id, 1, per_minute)
         ):
             what = f"this key may send {per_minute} requests per minute"
-            raise _before_the_body(try_later(429, what, math.ceil(wait), reason="a_minute"))
+            raise _before_the_body(
+                try_later(429, what, math.ceil(wait), reason="requests_per_minute")
+            )
         self._inside[caller.id] += 1
         try:
             yield
@@ -80,7 +84,7 @@ class CallerLimits:
         if wait := self._take(self._tokens, caller.id, asked, per_minute):
             what = f"this key may use {per_minute} tokens per minute, and this request needs about"
             what = f"{what} {asked:.0f}"
-            raise try_later(429, what, math.ceil(wait), reason="tokens_a_minute")
+            raise try_later(429, what, math.ceil(wait), reason="tokens_per_minute")
         used = AnswerTokens()
         try:
             yield used
@@ -118,7 +122,7 @@ class RefusalPace:
     def place(self, caller: str) -> float:
         """Return the seconds that the next refusal of a caller has to wait."""
         now = self._clock()
-        earliest = now - (REFUSED_AT_ONCE - 1) * self._seconds_each
+        earliest = now - (REFUSED_IN_A_ROW - 1) * self._seconds_each
         due = max(self._next.get(caller, earliest), earliest)
         due = min(due, now + LONGEST_WAIT_SECONDS)
         self._next[caller] = due + self._seconds_each

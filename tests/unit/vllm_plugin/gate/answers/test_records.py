@@ -72,7 +72,7 @@ def test_lines_are_private_and_in_order(tmp_path: Path) -> None:
 def test_a_full_file_is_moved_aside_and_the_oldest_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, older: int
 ) -> None:
-    monkeypatch.setattr(records, "LINES_AT_ONCE", 1)
+    monkeypatch.setattr(records, "LINES_PER_WRITE", 1)
     path = tmp_path / "access.jsonl"
     write_lines(make_log(path, [], limit_bytes=150, older=older), range(100, 145))
     files = [path, tmp_path / "access-1.jsonl", tmp_path / "access-2.jsonl"][: older + 1]

@@ -163,12 +163,12 @@ def test_a_key_is_for_some_models(tmp_path: Path) -> None:
 
 
 def test_a_key_without_terms_has_the_gates_defaults(tmp_path: Path) -> None:
-    own = {"requests_at_once": 9, "priority": -2}
-    keys = KeyDefaults(requests_at_once=3, tokens_per_minute=1000, priority=5)
+    own = {"concurrent_requests": 9, "priority": -2}
+    keys = KeyDefaults(concurrent_requests=3, tokens_per_minute=1000, priority=5)
     gate, secrets = keyed_gate(tmp_path, Engine(), {}, own, keys=keys)
     ring = KeyRing(gate.settings)
     terms = [ring.require_caller({b"x-api-key": key.encode()}).terms for key in secrets]
-    assert [one.requests_at_once for one in terms] == [3, 9]
+    assert [one.concurrent_requests for one in terms] == [3, 9]
     assert [one.priority for one in terms] == [5, -2]
     assert [one.tokens_per_minute for one in terms] == [1000, 1000]
 
@@ -337,7 +337,7 @@ def test_a_salt_of_the_caller_parts_its_cache_and_never_joins_anothers(tmp_path:
 def test_a_key_has_a_limit_of_requests_at_once(tmp_path: Path) -> None:
     async def ask_three_times() -> list[tuple[int, str | None]]:
         held = asyncio.Event()
-        slow, keys = Engine(before_each=held.wait), KeyDefaults(requests_at_once=2)
+        slow, keys = Engine(before_each=held.wait), KeyDefaults(concurrent_requests=2)
         gate, (one, other) = keyed_gate(tmp_path, slow, {}, {}, keys=keys)
         kept = [asyncio.create_task(ask_async(gate, key=one, json=HELLO)) for _ in range(2)]
         await asyncio.sleep(0.05)
@@ -356,7 +356,7 @@ def test_a_key_has_a_limit_of_requests_at_once(tmp_path: Path) -> None:
 
 def test_an_open_gate_has_no_such_limit(tmp_path: Path) -> None:
     async def ask_many() -> list[int]:
-        gate = make_gate(tmp_path, Engine(), keys=KeyDefaults(requests_at_once=1))
+        gate = make_gate(tmp_path, Engine(), keys=KeyDefaults(concurrent_requests=1))
         answers = await asyncio.gather(*(ask_async(gate, json=HELLO) for _ in range(5)))
         return [answer.status_code for answer in answers]
 

@@ -275,7 +275,7 @@ async def test_the_same_new_one_from_several_is_measured_once(tmp_path: Path) ->
 
 @virtually
 async def test_a_queue_has_an_end(tmp_path: Path) -> None:
-    own = {"keys": {"requests_at_once": 1000}, "new_schemas_per_minute": 1000}
+    own = {"keys": {"concurrent_requests": 1000}, "new_schemas_per_minute": 1000}
     gate, keys, _ = keyed_gate(tmp_path, Engine(), **own)
     gate._constraints.worker = worker = Slow()
     asking = ask_each(gate, [(keys[0], number) for number in range(MOST_WAITING + 1)])

@@ -19,7 +19,7 @@ from slipstream.vllm_plugin.gate.answers.tokens import AnswerTokens
 from slipstream.vllm_plugin.gate.callers.key_ring import Caller
 from slipstream.vllm_plugin.gate.shares.caller_limits import (
     LONGEST_WAIT_SECONDS,
-    REFUSED_AT_ONCE,
+    REFUSED_IN_A_ROW,
     CallerLimits,
     RefusalPace,
 )
@@ -87,7 +87,7 @@ def test_tokens_are_paid_as_estimated_and_set_right_at_the_end() -> None:
     with spend(limits, caller, 400, 500, b'"prompt_tokens": 90, "completion_tokens": 10'):
         with pytest.raises(Refusal) as no:
             limits.pay(caller, 400, 100).__enter__()
-        assert (no.value.reason, find_wait(no.value)) == ("tokens_a_minute", 20)
+        assert (no.value.reason, find_wait(no.value)) == ("tokens_per_minute", 20)
     with spend(limits, caller, 0, 500, b'"prompt_tokens": 0, "completion_tokens": 1100'):
         pass
     with pytest.raises(Refusal) as no:
@@ -253,12 +253,12 @@ def test_half_bodies_have_a_seat_each_and_the_next_is_refused_at_once(tmp_path: 
 def test_a_hundred_are_refused_at_once_then_fifty_a_second_and_one_who_stops_is_forgiven() -> None:
     clock = Clock()
     pace = RefusalPace(50, clock=clock)
-    waits = [pace.place("a") for _ in range(REFUSED_AT_ONCE + 50)]
-    assert waits[:REFUSED_AT_ONCE] == [0] * REFUSED_AT_ONCE
+    waits = [pace.place("a") for _ in range(REFUSED_IN_A_ROW + 50)]
+    assert waits[:REFUSED_IN_A_ROW] == [0] * REFUSED_IN_A_ROW
     assert round(waits[-1], 6) == 1
     assert pace.place("b") == 0
     clock.now += 3
-    assert [pace.place("a") for _ in range(REFUSED_AT_ONCE)] == [0] * REFUSED_AT_ONCE
+    assert [pace.place("a") for _ in range(REFUSED_IN_A_ROW)] == [0] * REFUSED_IN_A_ROW
     assert pace.place("a") > 0
     assert max(pace.place("a") for _ in range(1000)) == LONGEST_WAIT_SECONDS
 
@@ -267,7 +267,7 @@ def test_the_gate_holds_refusals_and_not_what_it_lets_pass(tmp_path: Path) -> No
     gate = make_gate(tmp_path, Engine(), refusals_per_second=0.01)
 
     async def ask_all() -> None:
-        for _ in range(REFUSED_AT_ONCE):
+        for _ in range(REFUSED_IN_A_ROW):
             assert (await ask_async(gate, content=b"[]")).status_code == 400
         held = asyncio.create_task(ask_async(gate, content=b"[]"))
         await asyncio.sleep(0)
