@@ -127,11 +127,11 @@ def serve(home: Path, arm: Arm, *, users: int, context: int, dtype: str) -> Iter
     environment = {**os.environ, "XDG_STATE_HOME": str(home), "XDG_CONFIG_HOME": str(home)}
     base, port = [sys.executable, "-m", "slipstream"], choose_port(None)
     ours, engines = arm.words
-    wishes = ["--context", str(context), "--users", str(users), "--port", str(port)]
-    wishes += ["--guardian", "off", "--detach"]
+    options = ["--context", str(context), "--users", str(users), "--port", str(port)]
+    options += ["--guardian", "off", "--detach"]
     # Without bfloat16 instructions, plans with and without drafts differ in it.
     engines = ("--dtype", dtype, *engines)
-    command = [*base, "serve", str(target), *ours, *wishes, "--", *engines]
+    command = [*base, "serve", str(target), *ours, *options, "--", *engines]
     subprocess.run(["taskset", "-c", str(CORES[0]), *command], env=environment, check=True)
     try:
         folder, run = list_runs(find_runs_root({"XDG_STATE_HOME": str(home)}))[0]

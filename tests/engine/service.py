@@ -59,12 +59,12 @@ class Service:
 
     def serve(self, *words: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
         """Serve the shipped pair, and come back when it is ready."""
-        wishes = ("--drafter", str(SHIPPED_DRAFTER), "--context", "1024", "--port", str(self.port))
+        options = ("--drafter", str(SHIPPED_DRAFTER), "--context", "1024", "--port", str(self.port))
         # As vLLM takes them: underscores, a suffix, several values, a short form of speculation.
         names = ("--served_model_name", self.target.name, OTHER_NAME)
         engine = ("--", "--enforce_eager", "--max_model_len=1k", *names, "--spec-tokens", "7")
         return self.command(
-            "serve", str(self.target), *wishes, "--detach", "--json", *words, *engine, check=check
+            "serve", str(self.target), *options, "--detach", "--json", *words, *engine, check=check
         )
 
     def end(self) -> None:

@@ -107,11 +107,11 @@ def drafted(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Answers:
 @pytest.fixture(scope="module")
 def plain(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Answers:
     other = Service(tmp_path_factory.mktemp("plain"), target)
-    wishes = ("--context", "1024", "--users", "2", "--port", str(other.port), "--detach")
+    options = ("--context", "1024", "--users", "2", "--port", str(other.port), "--detach")
     # Without drafts the plan keeps the checkpoint's bfloat16.
     engine = ("--", "--enforce-eager", "--dtype", "float32")
     try:
-        other.command("serve", str(target), "--no-speculation", *wishes, *engine)
+        other.command("serve", str(target), "--no-speculation", *options, *engine)
         return Answers(other)
     finally:
         other.end()

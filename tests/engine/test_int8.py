@@ -28,8 +28,8 @@ def test_drafts_for_the_model_in_8_bits_are_accepted(target: Path, tmp_path: Pat
     share = compare_products(os.environ)
     host = read_host(this_machine(os.environ, datetime.now(UTC)))
     drafter = read_checkpoint(str(SHIPPED_DRAFTER), tokenizer=False)
-    wishes = make_options(users=1, context=512, engine=("--enforce-eager",))
-    plan = report_usage(make_plan(host, read_checkpoint(str(int8)), drafter, None, wishes))
+    options = make_options(users=1, context=512, engine=("--enforce-eager",))
+    plan = report_usage(make_plan(host, read_checkpoint(str(int8)), drafter, None, options))
     requests = [
         Request(messages=({"role": "user", "content": text},), max_tokens=64) for text in QUESTIONS
     ]

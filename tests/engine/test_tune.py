@@ -13,7 +13,7 @@ from slipstream.tuning.tuner import Tuning
 pytestmark = [pytest.mark.engine, pytest.mark.beside]
 
 LENGTH = "--speculative-config.num_speculative_tokens"
-WISHES = ("--context", "512", "--users", "4", "--concurrency", "2")
+OPTIONS = ("--context", "512", "--users", "4", "--concurrency", "2")
 ASKED = ("--workload", "code", "prose", "--prompts", "3", "--max-tokens", "16")
 
 
@@ -21,7 +21,7 @@ def test_three_starts_give_a_profile_and_a_plan_with_its_figures(
     target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     saved = tmp_path / "tuned.json"
-    words = ["tune", str(target), "--drafter", str(SHIPPED_DRAFTER), *WISHES, *ASKED]
+    words = ["tune", str(target), "--drafter", str(SHIPPED_DRAFTER), *OPTIONS, *ASKED]
     files = ["--save", str(saved), "--html", str(tmp_path / "it.html"), "--json"]
     assert run([*words, *files, "--", "--enforce-eager"], {}) == 0
     done = Tuning.model_validate_json(capsys.readouterr().out)

@@ -70,10 +70,10 @@ TRUSTED = ("--allow", "chat-template")
 def plan(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Save the plan of the shipped pair, as a user would."""
     saved = tmp_path_factory.mktemp("plan") / "plan.json"
-    wishes = ("--drafter", str(SHIPPED_DRAFTER), "--context", "512", "--users", "4")
+    options = ("--drafter", str(SHIPPED_DRAFTER), "--context", "512", "--users", "4")
     with pytest.MonkeyPatch.context() as patch, saved.open("w") as file:
         patch.setattr("sys.stdout", file)
-        assert run(["plan", str(target), *wishes, "--json", "--", *ENGINE], os.environ) == 0
+        assert run(["plan", str(target), *options, "--json", "--", *ENGINE], os.environ) == 0
     return saved
 
 

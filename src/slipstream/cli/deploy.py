@@ -13,7 +13,7 @@ from slipstream.cli.planning.plan import add_plan_options, find_host, make_plan,
 from slipstream.cli.planning.saved_plans import add_allow, read_plan, read_saved_plan, require_named
 from slipstream.cli.screen import Screen
 from slipstream.cli.weights import Weights
-from slipstream.deployment.deployment import Deployment, DeploymentList, DeploymentWishes
+from slipstream.deployment.deployment import Deployment, DeploymentList, DeploymentOptions
 from slipstream.deployment.hazards import examine
 from slipstream.deployment.manifests import read_manifests, render_manifests, render_values
 from slipstream.deployment.other_stacks import STACKS, translate
@@ -128,7 +128,7 @@ def _write_fleet(options: argparse.Namespace, host: Host, screen: Screen) -> Exi
         plan = plan_for(host, fleet.model.target, specified)
         labels = {"name": f"{fleet.name}-{name}", "fleet": fleet.name, "group": name}
         labelled = _read_options(options, plan).model_dump() | labels
-        deployments.append(make_deployment(plan, DeploymentWishes.model_validate(labelled)))
+        deployments.append(make_deployment(plan, DeploymentOptions.model_validate(labelled)))
         written.append(options.out / f"{deployments[-1].name}.yaml")
         _save(written[-1], _render(deployments[-1], options, screen))
     document = DeploymentList(deployments=tuple(deployments)).to_json()
@@ -136,10 +136,10 @@ def _write_fleet(options: argparse.Namespace, host: Host, screen: Screen) -> Exi
     return ExitCode.DONE
 
 
-def _read_options(options: argparse.Namespace, plan: LaunchPlan) -> DeploymentWishes:
+def _read_options(options: argparse.Namespace, plan: LaunchPlan) -> DeploymentOptions:
     default = "slipstream:cpu" if plan.capability is None else "slipstream:cuda"
     try:
-        return DeploymentWishes(
+        return DeploymentOptions(
             name=options.name,
             image=options.image or default,
             replicas=options.replicas,

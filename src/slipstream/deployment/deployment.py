@@ -35,7 +35,7 @@ class Image(Record):
     digest: str = ""
 
 
-class DeploymentWishes(Record):
+class DeploymentOptions(Record):
     """What the user asks of a deployment; None is 'decide for me'."""
 
     name: str | None = None

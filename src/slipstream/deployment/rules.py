@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from typing import Literal
 
 from slipstream.checkpoints.hub import is_commit
-from slipstream.deployment.deployment import Deployment, DeploymentWishes
+from slipstream.deployment.deployment import Deployment, DeploymentOptions
 from slipstream.errors import InvalidInputError
 from slipstream.hardware.processor import parse_cpu_list
 from slipstream.planning.plan import LaunchPlan
@@ -32,26 +32,26 @@ SHORTEST_START = 300
 HOST_BYTES = 16 * GIB
 
 
-def make_deployment(plan: LaunchPlan, wishes: DeploymentWishes) -> Deployment:
+def make_deployment(plan: LaunchPlan, options: DeploymentOptions) -> Deployment:
     """Return what a cluster has to know of a plan; one that a pod cannot serve is refused."""
     require_accepted(plan)
     _require_servable(plan)
     source, path = decide_source(plan)
     pod_plan, left_out = leave_out_machine(plan)
-    highest = wishes.highest_replicas
-    if highest is not None and highest < wishes.replicas:
+    highest = options.highest_replicas
+    if highest is not None and highest < options.replicas:
         raise InvalidInputError(
-            f"--max-replicas {highest} is less than --replicas {wishes.replicas}",
-            hint=f"--max-replicas {wishes.replicas * 2}",
+            f"--max-replicas {highest} is less than --replicas {options.replicas}",
+            hint=f"--max-replicas {options.replicas * 2}",
         )
     return Deployment(
-        name=wishes.name or name_release(plan),
-        image=wishes.read_image(),
-        fleet=wishes.fleet,
-        group=wishes.group,
+        name=options.name or name_release(plan),
+        image=options.read_image(),
+        fleet=options.fleet,
+        group=options.group,
         plan=pod_plan,
-        replicas=Choice(wishes.replicas, "user", "--replicas")
-        if wishes.replicas > 1
+        replicas=Choice(options.replicas, "user", "--replicas")
+        if options.replicas > 1
         else Choice(1, "default", "the default; --replicas sets it"),
         highest_replicas=None
         if highest is None
@@ -64,8 +64,8 @@ def make_deployment(plan: LaunchPlan, wishes: DeploymentWishes) -> Deployment:
         port=plan.settings.port or Choice(PORT, "default", "vLLM's default"),
         start_seconds=decide_start(plan),
         drain_seconds=Choice(Terms().drain_seconds, "default", "the default of slipstream serve")
-        if wishes.drain_seconds is None
-        else Choice(wishes.drain_seconds, "user", "requested"),
+        if options.drain_seconds is None
+        else Choice(options.drain_seconds, "user", "requested"),
         source=source,
         weights_path=path,
         storage_bytes=decide_storage(plan) if source.value == "hub" else None,
@@ -73,7 +73,7 @@ def make_deployment(plan: LaunchPlan, wishes: DeploymentWishes) -> Deployment:
         queue=_share_sequences(plan, 1, "a quarter"),
         batch=_share_sequences(plan, 3, "three quarters"),
         left_out=left_out,
-        warnings=tuple(_warn(plan, wishes, source.value)),
+        warnings=tuple(_warn(plan, options, source.value)),
     )
 
 
@@ -235,7 +235,7 @@ def _share_sequences(plan: LaunchPlan, quarters: int, called: str) -> Choice[int
     return Choice(max(1, plan.sequences * quarters // 4), "default", because)
 
 
-def _warn(plan: LaunchPlan, wishes: DeploymentWishes, source: str) -> list[str]:
+def _warn(plan: LaunchPlan, options: DeploymentOptions, source: str) -> list[str]:
     """List what the operator should know before it is applied."""
     warnings = [fault.message for fault in plan.warnings]
     speculation = plan.speculation
@@ -247,7 +247,7 @@ def _warn(plan: LaunchPlan, wishes: DeploymentWishes, source: str) -> list[str]:
             "no commit is pinned, so a replica that starts later may get other weights: "
             "slipstream plan TARGET -- --revision COMMIT --speculative-config.revision COMMIT"
         )
-    if not wishes.read_image().digest:
+    if not options.read_image().digest:
         warnings.append("the image has a tag and no digest: --image REPOSITORY:TAG@sha256:...")
     if decide_machines(plan).value > 1:
         warnings.append(

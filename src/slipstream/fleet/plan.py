@@ -149,7 +149,7 @@ class PortRule(Record):
 class FleetPlan(Record):
     """How a whole fleet is served, or why not to."""
 
-    schema_version: Literal[2] = 2
+    schema_version: Literal[3] = 3
     fleet: Fleet
     machines: dict[str, MachineView]
     links: tuple[Link, ...]

@@ -68,8 +68,8 @@ class FleetModel(Record):
     drafter: str | None = None
 
 
-class FleetWishes(Record):
-    """What the options of `slipstream plan` say, by their names; `engine` is what follows `--`."""
+class FleetOptions(Record):
+    """Options of `slipstream plan`, by name; `engine` has the arguments after `--`."""
 
     context: PositiveInt | None = None
     users: PositiveInt | None = None
@@ -94,7 +94,7 @@ class Group(Record):
 
     machines: Annotated[tuple[str, ...], Field(min_length=1)]
     speculation: bool = True
-    wishes: FleetWishes | None = None
+    options: FleetOptions | None = None
     port: Port = 8000
 
 
@@ -123,7 +123,7 @@ class Fleet(Record):
     name: Name
     ssh_config: Path | None = None
     model: FleetModel
-    wishes: FleetWishes = FleetWishes()
+    options: FleetOptions = FleetOptions()
     machines: Annotated[dict[Name, Machine], Field(min_length=1)]
     groups: Annotated[dict[Name, Group], Field(min_length=1)]
     balancer: Balancer | None = None
@@ -181,9 +181,9 @@ class Fleet(Record):
 
     def find_options(self, group: str) -> PlanOptions:
         chosen = self.groups[group]
-        changed = chosen.wishes.model_dump(exclude_none=True) if chosen.wishes else {}
-        wishes = self.wishes.model_copy(update=changed)
-        return wishes.to_options(drafter=self.model.drafter, speculation=chosen.speculation)
+        changed = chosen.options.model_dump(exclude_none=True) if chosen.options else {}
+        options = self.options.model_copy(update=changed)
+        return options.to_options(drafter=self.model.drafter, speculation=chosen.speculation)
 
 
 def find_folder(name: str) -> str:
@@ -227,7 +227,7 @@ def render_skeleton(
         f"target = {quote(target)}",
         f"drafter = {quote(drafter)}" if drafter else '# drafter = "OWNER/MODEL"',
         "",
-        "[wishes]",
+        "[options]",
         "# context = 32768",
         "# users = 4",
     ]

@@ -103,7 +103,7 @@ class MemoryBudget(Record):
 class LaunchPlan(Record):
     """How to start an engine for a target on a machine, or why not to."""
 
-    schema_version: Literal[3] = 3
+    schema_version: Literal[4] = 4
     engine: Literal["vllm"] = "vllm"
     engine_version: str = VERSION
     target: str

@@ -40,7 +40,7 @@ FLEET = """
 name = "lab"
 [model]
 target = "me/tiny"
-[wishes]
+[options]
 context = 256
 [machines.one]
 python = "~/python"

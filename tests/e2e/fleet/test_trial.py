@@ -51,7 +51,7 @@ def bed() -> Iterator[Bed]:
         )
         (made.desk.home / "fleet.toml").write_text(
             f'name = "lab"\n[model]\ntarget = "{target}"\ndrafter = "{drafter}"\n'
-            f'[wishes]\ncontext = 512\nengine = ["--enforce-eager"]\n{groups}'
+            f'[options]\ncontext = 512\nengine = ["--enforce-eager"]\n{groups}'
         )
         for name in ("better", "worse"):
             shutil.copytree(drafter, made.desk.home / name)

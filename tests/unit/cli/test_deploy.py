@@ -174,7 +174,7 @@ schema_version = 1
 name = "lab"
 [model]
 target = "AEON-7/DFlash-Qwen3.5-27B-Uncensored-NVFP4"
-[wishes]
+[options]
 context = 32768
 [machines.spark-1]
 [machines.spark-2]

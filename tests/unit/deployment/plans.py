@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from slipstream.cli.arguments import parse_arguments
 from slipstream.cli.planning.plan import find_host, make_plan
-from slipstream.deployment.deployment import DeploymentWishes
+from slipstream.deployment.deployment import DeploymentOptions
 from slipstream.deployment.manifests import read_manifests, render_manifests, render_values
 from slipstream.deployment.rules import make_deployment
 from slipstream.planning import LaunchPlan
@@ -48,21 +48,21 @@ def _lay_out_pair(folder: Path) -> tuple[str, ...]:
     return str(folder / "target"), "--drafter", str(folder / "drafter")
 
 
-def write_values(case: str, **wishes: Any) -> str:
-    values = render_values(make_deployment(find_plan(case), DeploymentWishes(**wishes)))
+def write_values(case: str, **options: Any) -> str:
+    values = render_values(make_deployment(find_plan(case), DeploymentOptions(**options)))
     # A folder of models is in a claim of the user's.
     return values.replace("\n  source: folder\n", "\n  source: folder\n  claim: models\n")
 
 
 @cache
-def render(case: str, **wishes: Any) -> str:
-    return render_manifests("model", "llm", write_values(case, **wishes))
+def render(case: str, **options: Any) -> str:
+    return render_manifests("model", "llm", write_values(case, **options))
 
 
 @cache
-def read(case: str, **wishes: Any) -> list[dict[str, Any]]:
+def read(case: str, **options: Any) -> list[dict[str, Any]]:
     """Read what is rendered; it is shared, so whoever changes it takes a copy."""
-    return read_manifests(render(case, **wishes), "the chart")
+    return read_manifests(render(case, **options), "the chart")
 
 
 def find_kind(documents: list[dict[str, Any]], kind: str) -> dict[str, Any]:

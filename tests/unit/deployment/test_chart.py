@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from slipstream.deployment.deployment import DeploymentWishes
+from slipstream.deployment.deployment import DeploymentOptions
 from slipstream.deployment.hazards import find_hazards, list_pods
 from slipstream.deployment.manifests import CHART, read_manifests, render_manifests, render_values
 from slipstream.deployment.rules import make_deployment
@@ -25,8 +25,8 @@ REPOSITORY = Path(__file__).parents[3]
 SCALED = {"replicas": 2, "highest_replicas": 6, "drain_seconds": 300}
 
 
-def find_pod(case: str, **wishes: Any) -> dict[str, Any]:
-    documents = read(case, **wishes)
+def find_pod(case: str, **options: Any) -> dict[str, Any]:
+    documents = read(case, **options)
     if case == "group":
         group = find_kind(documents, "LeaderWorkerSet")["spec"]["leaderWorkerTemplate"]
         return group["leaderTemplate"]["spec"]  # type: ignore[no-any-return]
@@ -78,14 +78,14 @@ def test_nothing_unsafe_is_found_in_what_we_write(case: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_the_plan_in_the_pod_is_the_plan(case: str) -> None:
     config = find_kind(read(case), "ConfigMap")
-    deployed = make_deployment(find_plan(case), DeploymentWishes()).plan
+    deployed = make_deployment(find_plan(case), DeploymentOptions()).plan
     assert LaunchPlan.model_validate_json(config["data"]["plan.json"]) == deployed
     volumes = {volume["name"]: volume for volume in find_pod(case)["volumes"]}
     assert volumes["plan"]["configMap"]["name"] == config["metadata"]["name"]
 
 
 def test_objects_say_which_decisions_they_come_from() -> None:
-    reasons = dict(make_deployment(find_plan("gpu"), DeploymentWishes()).list_reasons())
+    reasons = dict(make_deployment(find_plan("gpu"), DeploymentOptions()).list_reasons())
     documents = read("gpu")
     workload = find_kind(documents, "Deployment")["metadata"]["annotations"]
     for name in ("model", "drafter", "machines", "gpus", "memory", "start", "drain", "nodes"):
@@ -103,7 +103,7 @@ def test_objects_say_which_decisions_they_come_from() -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_probes_wait_for_as_long_as_the_plan_says(case: str) -> None:
-    deployment = make_deployment(find_plan(case), DeploymentWishes())
+    deployment = make_deployment(find_plan(case), DeploymentOptions())
     (engine,) = find_pod(case)["containers"]
     startup, liveness = engine["startupProbe"], engine["livenessProbe"]
     budget = startup["periodSeconds"] * startup["failureThreshold"]
@@ -113,8 +113,8 @@ def test_probes_wait_for_as_long_as_the_plan_says(case: str) -> None:
 
 
 def test_a_stop_leaves_time_for_everything_that_a_supervisor_does() -> None:
-    for drain, wishes in ((30, {}), (300, SCALED)):
-        pod = find_pod("gpu", **wishes)
+    for drain, options in ((30, {}), (300, SCALED)):
+        pod = find_pod("gpu", **options)
         (engine,) = pod["containers"]
         wait = int(engine["lifecycle"]["preStop"]["exec"]["command"][1])
         assert pod["terminationGracePeriodSeconds"] == wait + count_stop_seconds(drain)
@@ -234,7 +234,7 @@ def test_a_hostile_plan_stays_a_text() -> None:
     )
     model = plan.settings.model.__class__(plan.settings.model.value, "user", HOSTILE)
     plan = plan.change(model=model).model_copy(update={"machine": HOSTILE, "warnings": faults})
-    deployment = make_deployment(plan, DeploymentWishes())
+    deployment = make_deployment(plan, DeploymentOptions())
     values = render_values(deployment)
     assert yaml.safe_load(values).keys() == yaml.safe_load(write_values("gpu")).keys()
     documents = read_manifests(render_manifests("model", "llm", values), "")

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 from pydantic import ValidationError
 
-from slipstream.deployment.deployment import Deployment, DeploymentWishes
+from slipstream.deployment.deployment import Deployment, DeploymentOptions
 from slipstream.deployment.pod_group import Resolve, make_rank_plan, name_pods
 from slipstream.deployment.rules import GIB, make_deployment, name_release
 from slipstream.errors import InvalidInputError
@@ -16,8 +16,8 @@ from tests.unit.deployment.plans import CASES, find_plan
 from tests.unit.planning.bare_plans import bare_plan
 
 
-def deploy(case: str, **wishes: object) -> Deployment:
-    return make_deployment(find_plan(case), DeploymentWishes.model_validate(wishes))
+def deploy(case: str, **options: object) -> Deployment:
+    return make_deployment(find_plan(case), DeploymentOptions.model_validate(options))
 
 
 def test_each_machine_gets_an_accelerator_of_the_planned_kind() -> None:
@@ -37,7 +37,7 @@ def test_each_machine_gets_an_accelerator_of_the_planned_kind() -> None:
 )
 def test_accelerators_follow_the_parallel_sizes(words: tuple[str, ...], gpus: int) -> None:
     plan = bare_plan(*words).model_copy(update={"capability": "9.0"})
-    assert make_deployment(plan, DeploymentWishes()).gpus.value == gpus
+    assert make_deployment(plan, DeploymentOptions()).gpus.value == gpus
 
 
 def test_a_cpu_gets_processors_and_folders_are_mounted_where_the_plan_has_them() -> None:
@@ -53,7 +53,7 @@ def test_a_cpu_gets_processors_and_folders_are_mounted_where_the_plan_has_them()
 def test_what_holds_on_the_planners_machine_only_is_left_out() -> None:
     here = {"VLLM_CPU_OMP_THREADS_BIND": "0-2,4", "LD_PRELOAD": "/opt/lib.so", "OTHER": "1"}
     plan = bare_plan(environment=here)
-    deployment = make_deployment(plan, DeploymentWishes())
+    deployment = make_deployment(plan, DeploymentOptions())
     assert deployment.left_out is not None
     assert set(deployment.left_out.value) == {"VLLM_CPU_OMP_THREADS_BIND", "LD_PRELOAD"}
     assert deployment.plan.environment.keys() == {"OTHER"}
@@ -62,8 +62,8 @@ def test_what_holds_on_the_planners_machine_only_is_left_out() -> None:
 
 def test_the_start_budget_follows_weights_and_compilation() -> None:
     spark = find_plan("gpu")
-    eager = make_deployment(spark, DeploymentWishes()).start_seconds
-    compiled = make_deployment(spark.change(eager=None), DeploymentWishes()).start_seconds
+    eager = make_deployment(spark, DeploymentOptions()).start_seconds
+    compiled = make_deployment(spark.change(eager=None), DeploymentOptions()).start_seconds
     # Twice the 9.5 and 18 minutes that were measured, with a little more weights.
     assert 2 * 9.5 * 60 <= eager.value <= 2 * 12 * 60
     assert compiled.value - eager.value == pytest.approx(2 * 510, abs=60)
@@ -79,7 +79,7 @@ def test_a_volume_takes_two_sets_of_weights() -> None:
     heavy = tuple(one.model_copy(update={"size_bytes": 60 * GIB}) for one in items[:1])
     memory = find_plan("gpu").memory.model_copy(update={"items": heavy})
     plan = find_plan("gpu").model_copy(update={"memory": memory})
-    larger = make_deployment(plan, DeploymentWishes()).storage_bytes
+    larger = make_deployment(plan, DeploymentOptions()).storage_bytes
     assert larger is not None
     assert larger.value == 256 * GIB
 
@@ -96,7 +96,7 @@ def test_a_volume_takes_two_sets_of_weights() -> None:
 )
 def test_what_no_pod_and_no_volume_has_is_refused(plan: LaunchPlan, message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
-        make_deployment(plan, DeploymentWishes())
+        make_deployment(plan, DeploymentOptions())
 
 
 def test_an_unpinned_commit_and_image_are_warned_of() -> None:
@@ -109,8 +109,8 @@ def test_an_unpinned_commit_and_image_are_warned_of() -> None:
     pinned = pinned.change(
         revision=commit, speculation=pinned.speculation.model_copy(update={"revision": commit})
     )
-    wishes = DeploymentWishes(image=f"example.org/slipstream:1@sha256:{'b' * 64}")
-    assert make_deployment(pinned, wishes).warnings == ()
+    options = DeploymentOptions(image=f"example.org/slipstream:1@sha256:{'b' * 64}")
+    assert make_deployment(pinned, options).warnings == ()
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_a_release_is_named_after_its_model(served: str, name: str) -> None:
 )
 def test_names_that_a_cluster_does_not_take_are_refused(wrong: dict[str, str]) -> None:
     with pytest.raises(ValidationError):
-        DeploymentWishes.model_validate(wrong)
+        DeploymentOptions.model_validate(wrong)
 
 
 def test_more_replicas_than_the_most_are_refused() -> None:

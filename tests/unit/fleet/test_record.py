@@ -13,7 +13,7 @@ name = "lab"
 [model]
 target = "Qwen/Qwen3.5-27B"
 drafter = "z-lab/Qwen3.5-27B-DFlash"
-[wishes]
+[options]
 context = 32768
 users = 4
 engine = ["--enforce-eager"]
@@ -27,7 +27,7 @@ machines = ["spark-1", "spark-2"]
 [groups.b]
 machines = ["spark-3"]
 speculation = false
-[groups.b.wishes]
+[groups.b.options]
 users = 16
 [balancer]
 machine = "spark-1"
@@ -69,7 +69,7 @@ def test_a_hint_is_a_command_that_ssh_takes(ssh: str | None, shown: str, tmp_pat
     assert fleet.hint_ssh("one", "uptime") == shown.format(config=config)
 
 
-def test_a_groups_wishes_override_the_fleets_and_a_plain_group_has_no_drafter(
+def test_a_groups_options_override_the_fleets_and_a_plain_group_has_no_drafter(
     tmp_path: Path,
 ) -> None:
     fleet = read(tmp_path, LAB)
@@ -94,7 +94,7 @@ def test_misspelt_keys_are_all_named_with_those_that_were_meant(tmp_path: Path) 
         read(tmp_path, text)
     shown = "\n".join(caught.value.details)
     assert "machines.spark-2.adress: Extra inputs are not permitted; did you mean address?" in shown
-    assert "groups.b.wishes.user: Extra inputs are not permitted; did you mean users?" in shown
+    assert "groups.b.options.user: Extra inputs are not permitted; did you mean users?" in shown
 
 
 @pytest.mark.parametrize(

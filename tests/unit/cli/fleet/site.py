@@ -278,7 +278,7 @@ def write_replicas(folder: Path, *, context: int) -> None:
     )
     (folder / "fleet.toml").write_text(
         f'name = "lab"\n[model]\ntarget = "{folder}/target"\ndrafter = "{folder}/drafter"\n'
-        f"[wishes]\ncontext = {context}\n{groups}"
+        f"[options]\ncontext = {context}\n{groups}"
         '[balancer]\nmachine = "one"\n[keys]\nfile = "keys.json"\n'
     )
 

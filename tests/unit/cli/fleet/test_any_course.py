@@ -513,7 +513,7 @@ class AnyCourse(RuleBasedStateMachine):
             )
         (self.folder / "fleet.toml").write_text(
             f'name = "lab"\n[model]\ntarget = "{_find_models()}/target"\n'
-            f'drafter = "{_find_models()}/drafter"\n[wishes]\ncontext = {self.context}\n'
+            f'drafter = "{_find_models()}/drafter"\n[options]\ncontext = {self.context}\n'
             f'{"".join(tables)}[balancer]\nmachine = "one"\n'
             f'[keys]\nfile = "{_find_models()}/keys.json"\n'
         )

@@ -219,8 +219,8 @@ def test_compare_asks_one_task_at_a_time_and_for_calls_that_both_engines_parse(
 
     monkeypatch.setattr(Comparing, "run", stop)
     monkeypatch.setattr("slipstream.cli.measuring.compare.Weights.localize", lambda _, plan: plan)
-    wishes = (*write_pair(here), "--context", "2048", "--workload", "agent")
-    assert run(["compare", *wishes, *words], {}) == 1
+    options = (*write_pair(here), "--context", "2048", "--workload", "agent")
+    assert run(["compare", *options, *words], {}) == 1
     (comparing,) = runs
     assert comparing.bench.workload.kinds == ("agent-2k",)
     assert (comparing.bench.concurrencies, comparing.bench.tool_choice) == (

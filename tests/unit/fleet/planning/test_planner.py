@@ -232,7 +232,7 @@ def test_ports_of_ranks_are_for_members_and_the_gates_for_the_load_balancer() ->
 
 
 def test_two_plans_are_compared_machine_by_machine() -> None:
-    group = {"machines": ["one", "two"], "wishes": {"engine": ["--max-num-seqs", "3"]}}
+    group = {"machines": ["one", "two"], "options": {"engine": ["--max-num-seqs", "3"]}}
     left, right = plan_two(), plan_two(link(gigabits=12.0), groups={"g": group})
     shown = {one.flag: (one.left, one.right) for one in diff_fleet_plans(left, right)}
     assert shown["one --max-num-seqs"] == (None, "3")

@@ -24,9 +24,9 @@ def list_ids(workload: Workload) -> list[str]:
     return [prompt.id for prompt in workload.prompts]
 
 
-def refuse(*names: str, **wishes: Any) -> SlipstreamError:
+def refuse(*names: str, **options: Any) -> SlipstreamError:
     with pytest.raises(SlipstreamError) as caught:
-        load_workload(names, **wishes)
+        load_workload(names, **options)
     return caught.value
 
 
