@@ -35,7 +35,7 @@ OPTIONS = (
 )
 
 
-class Judged(NamedTuple):
+class Evaluation(NamedTuple):
     """What vLLM's parser said of the arguments of every distinct plan."""
 
     plans: list[LaunchPlan]
@@ -50,7 +50,7 @@ def arguments_of(plan: LaunchPlan) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def judged(tmp_path_factory: pytest.TempPathFactory) -> Judged:
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Evaluation:
     plans = [
         plan_cell(recipe, machine, options)
         for recipe in load_recipes()
@@ -64,10 +64,10 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Judged:
     )
     job: dict[str, Any] = {"commands": arguments, "variables": variables}
     outcome = run_script("parse_flags.py", job, tmp_path_factory.mktemp("flags"))
-    return Judged(plans, arguments, outcome["faults"], variables, outcome["unknown"])
+    return Evaluation(plans, arguments, outcome["faults"], variables, outcome["unknown"])
 
 
-def test_no_plan_names_a_flag_or_value_that_vllm_rejects(judged: Judged) -> None:
+def test_no_plan_names_a_flag_or_value_that_vllm_rejects(judged: Evaluation) -> None:
     flags = {word for words in judged.arguments for word in words if word.startswith("--")}
     sys.stdout.write(
         f"\n{len(judged.plans)} plans, {len(judged.arguments)} distinct commands, "
@@ -82,7 +82,7 @@ def test_no_plan_names_a_flag_or_value_that_vllm_rejects(judged: Judged) -> None
     assert rejected == {}
 
 
-def test_every_variable_of_a_plan_is_one_that_vllm_reads(judged: Judged) -> None:
+def test_every_variable_of_a_plan_is_one_that_vllm_reads(judged: Evaluation) -> None:
     sys.stdout.write(f"\nvariables: {' '.join(judged.variables)}\n")
     assert "VLLM_USE_V2_MODEL_RUNNER" in judged.variables
     assert judged.unknown == []

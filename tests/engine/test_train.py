@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.beside]
 
 TABLES = ("customers", "employees", "students", "flights", "movies", "patients")
 # All questions of the table that is held out: of fewer, chance decides.
-JUDGED = 14
+EVALUATED = 14
 MAX_TOKENS = 32
 
 
@@ -39,7 +39,7 @@ def train(target: Path, questions: Path, folder: Path) -> subprocess.CompletedPr
         "--block-size": "4",
         "--intermediate-size": "512",
         "--held-out": "0.1",
-        "--judged": str(JUDGED),
+        "--evaluated": str(EVALUATED),
         "--learning-rate": "2e-3",
         "--run": str(folder),
     }
@@ -89,14 +89,14 @@ def test_a_minute_of_training_is_accepted_by_the_real_engine_as_the_walk_predict
     run: TrainRun,
 ) -> None:
     """Of an untrained drafter about nothing is accepted: it takes 1.0 tokens per step."""
-    judged = run.judged["sql"]
-    assert judged.served is not None
-    assert judged.walked is not None
-    served, walked = judged.served.tokens_per_step, judged.walked.tokens_per_step
+    evaluated = run.evaluated["sql"]
+    assert evaluated.served is not None
+    assert evaluated.walked is not None
+    served, walked = evaluated.served.tokens_per_step, evaluated.walked.tokens_per_step
     assert served is not None
     assert served > 1.15
     # The tokens of a step, 1 to 4 here, vary by less than 1.
-    error = hypot(judged.served.drafts**-0.5, judged.walked.drafts**-0.5)
+    error = hypot(evaluated.served.drafts**-0.5, evaluated.walked.drafts**-0.5)
     assert served == pytest.approx(walked, abs=3 * error)
 
 

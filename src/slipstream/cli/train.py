@@ -65,7 +65,7 @@ def _add_data_options(add: OptionAdder) -> None:
         "--evaluated N",
         "held-out prompts per kind to evaluate the drafter",
         default=24,
-        dest="judged_a_kind",
+        dest="evaluated_per_kind",
     )
 
 

@@ -22,7 +22,7 @@ from slipstream.learning.generation import show_rate
 from slipstream.learning.kept_text import KeptAnswer, encode, read_kept
 from slipstream.records import Record, read_record
 from slipstream.steering.drafts import Drafts
-from slipstream.training.cpu.acceptance import judge_sample, walk
+from slipstream.training.cpu.acceptance import evaluate_sample, walk
 from slipstream.training.cpu.batches import Geometry, StateFile, TrainSample, extract, open_states
 from slipstream.training.cpu.models import even_out, load_model, measure_scale, save_model
 from slipstream.training.cpu.trainer import train
@@ -35,7 +35,7 @@ LEAST_GAIN = 0.03
 MOST_LOSS, LEAST_SHARE = 0.05, 0.05
 # Of an answer's tokens, among the target's eight likeliest there; of sampled text it is more.
 LEAST_OWN_SHARE = 0.7
-# Judgements in a row without a gain, before training ends.
+# Evaluations in a row without a gain, before training ends.
 PATIENCE = 2
 TEXT, STATES, CHECKPOINT = "text", "states.bin", "checkpoint.pt"
 # As `read_kept` finds it.
@@ -54,7 +54,7 @@ class Point(Record):
 class Work(Record):
     """A round under way; what is None was not reached yet."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     # Of those that came to their end, this will be so many.
     round: int
     number: int
@@ -80,7 +80,7 @@ class Work(Record):
 
     @property
     def best(self) -> Point | None:
-        """The judgement with the largest gain, None if none has any."""
+        """The evaluation with the largest gain, None if none has any."""
         best = max(self.curve, key=self._find_gain, default=None)
         return best if best is not None and self._find_gain(best) > 0 else None
 
@@ -161,26 +161,26 @@ class Round:
             if not (held_out and training):
                 return None
             model = self._load(work.drafter, states, training)
-            before = self._judge(model, held_out, states)
+            before = self._evaluate(model, held_out, states)
             schedule = work.schedule.model_copy(
-                update={"steps": min(PROBE_STEPS, work.schedule.steps), "judge_every": 1 << 30}
+                update={"steps": min(PROBE_STEPS, work.schedule.steps), "evaluate_every": 1 << 30}
             )
             self._report(f"a probe of {schedule.steps} steps")
             checkpoint = self._folder / f"probe-{CHECKPOINT}"
             self._train(model, training, states, schedule, checkpoint, lambda *_: False)
-            self.save(before=before, probed=self._judge(model, held_out, states))
+            self.save(before=before, probed=self._evaluate(model, held_out, states))
         return find_gain(self.work.before or {}, self.work.probed or {}, self.work.shares)
 
     def train(self) -> None:
-        """Train on all of the text, and keep the drafter of the best judgement."""
+        """Train on all of the text, and keep the drafter of the best evaluation."""
         if self.work.is_trained:
             return
         states, held_out, training = self._read(self.work.answers)
         model = self._load(self.work.drafter, states, training)
 
-        def judge(step: int, _: float) -> bool:
-            walked = self._judge(model, held_out, states)
-            # A process that went on may come by a step that was judged before.
+        def evaluate(step: int, _: float) -> bool:
+            walked = self._evaluate(model, held_out, states)
+            # A process that went on may come by a step that was evaluated before.
             earlier = tuple(one for one in self.work.curve if one.step < step)
             curve = (*earlier, Point(step=step, walked=walked))
             best = self.work.model_copy(update={"curve": curve}).best
@@ -191,10 +191,10 @@ class Round:
             steps = self.work.schedule.steps
             self._report(f"step {step} of {steps}, tokens per step on held-out text: {shown}")
             since = step - (best.step if best else 0)
-            return since >= PATIENCE * self.work.schedule.judge_every
+            return since >= PATIENCE * self.work.schedule.evaluate_every
 
         checkpoint = self._folder / CHECKPOINT
-        self._train(model, training, states, self.work.schedule, checkpoint, judge)
+        self._train(model, training, states, self.work.schedule, checkpoint, evaluate)
         self.save(is_trained=True)
 
     @property
@@ -269,12 +269,12 @@ class Round:
         even_out(model, measure_scale(states, training))
         return model
 
-    def _judge(
+    def _evaluate(
         self, model: Any, held_out: Mapping[str, Sequence[TrainSample]], states: StateFile
     ) -> Walked:
         geometry = self._shape[2]
         return {
-            kind: walk([judge_sample(model, one, states, geometry) for one in samples])
+            kind: walk([evaluate_sample(model, one, states, geometry) for one in samples])
             for kind, samples in held_out.items()
         }
 
@@ -285,17 +285,17 @@ class Round:
         states: StateFile,
         schedule: Schedule,
         checkpoint: Path,
-        judge: Callable[[int, float], bool],
+        evaluate: Callable[[int, float], bool],
     ) -> None:
         import torch
 
         places = (model, training, states, self._shape[2], schedule, checkpoint)
-        train(*places, lambda *_: None, judge, save_every_seconds=CHECKPOINT_EVERY_SECONDS)
-        for parameter in model.parameters():  # In float32 now, to be saved; here it is judged.
+        train(*places, lambda *_: None, evaluate, save_every_seconds=CHECKPOINT_EVERY_SECONDS)
+        for parameter in model.parameters():  # In float32 now, to be saved; here it is evaluated.
             parameter.data = parameter.data.to(getattr(torch, self.work.dtype))
 
     def _save_model(self, model: Any, step: int) -> None:
-        """Save what was judged; the model goes on with the states evened as before."""
+        """Save what was evaluated; the model goes on with the states evened as before."""
         scale = model.feature_scale
         shutil.rmtree(self._name(step), ignore_errors=True)
         make_folder_once(

@@ -45,7 +45,7 @@ ANSWERS_A_PROMPT = 2
 CONTEXT = 512
 RATE = 1e-4
 PROBE_STEPS = 50
-LEAST_STEPS, MOST_STEPS, JUDGED_TIMES = 50, 2000, 6
+LEAST_STEPS, MOST_STEPS, EVALUATIONS = 50, 2000, 6
 # How often a token of an answer is an anchor, in the mean.
 PASSES = 3
 # Of the proving ground's pair, as the rate of reading.
@@ -101,7 +101,7 @@ def settle_schedule(training_tokens: int, steps: int | None, *, seed: int) -> Sc
         update={
             **{"steps": steps, "learning_rate": RATE, "seed": seed, "context": CONTEXT},
             # Compiling takes a minute of every start, and a round may have many.
-            **{"compiled": False, "judge_every": max(1, steps // JUDGED_TIMES)},
+            **{"compiled": False, "evaluate_every": max(1, steps // EVALUATIONS)},
         }
     )
 

@@ -158,7 +158,7 @@ class LearningFolder:
     def find_drafter(self, number: int) -> Path:
         return self._name(number) / "drafter"
 
-    def judge(self, number: int, verdict: Verdict, because: str) -> None:
+    def set_verdict(self, number: int, verdict: Verdict, because: str) -> None:
         """Change a generation's verdict; the weights of one that is not wanted are removed."""
         changed = self.find(number).model_copy(update={"verdict": verdict, "because": because})
         record = self._name(number) / "generation.json"

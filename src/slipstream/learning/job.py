@@ -251,13 +251,13 @@ class Job:
         if order is not None and trial is not None and trial.order == order:
             if trial.state == "running":
                 if self._home.find(number).verdict != "on trial":
-                    self._home.judge(number, "on trial", "")
+                    self._home.set_verdict(number, "on trial", "")
                 self.report("on trial", trial.describe(), generation=serving)
                 return True
             broken_off = trial.state == "rolled back" and ENDED_DURING_TRIAL in trial.message
             if not broken_off:
                 return self._end_trial(progress, number, trial.state, trial.message)
-            self._home.judge(number, "candidate", trial.message)
+            self._home.set_verdict(number, "candidate", trial.message)
             progress = progress.change(trial.message, order=None)
             self._home.write_progress(progress)
         elif order is not None and last is not None and last.order == order:
@@ -271,7 +271,7 @@ class Job:
 
     def _end_trial(self, progress: Progress, number: int, outcome: str, message: str) -> bool:
         stays = outcome in ("passed", "failed")
-        self._home.judge(number, "kept" if stays else "taken back", message)
+        self._home.set_verdict(number, "kept" if stays else "taken back", message)
         shown = f"generation {number}: {outcome}; {message}"
         if outcome == "passed":
             fresh = {"failed": 0, "wanted_tokens": FIRST_WANTED_TOKENS}

@@ -84,7 +84,7 @@ def _estimate_stages(
     size = (target.weights.total_bytes / 2 if target.weights else MEASURED_TARGET) / MEASURED_TARGET
     blocks = schedule.rows * schedule.anchors
     step = STEP_SECONDS * blocks * design.block_size / MEASURED_STEP_TOKENS
-    judged = settings.judged_a_kind * len({row.kind for row in conversations})
+    evaluated = settings.evaluated_per_kind * len({row.kind for row in conversations})
     return (
         ("prompts", f"{len(conversations)} conversations", characters, 0),
         (
@@ -107,9 +107,9 @@ def _estimate_stages(
         ),
         (
             "acceptance",
-            f"at most {judged} held-out prompts, offline and served",
+            f"at most {evaluated} held-out prompts, offline and served",
             0,
-            30 + judged * longest * RESPONSE_SHARE / SERVED_TOKENS_PER_S * size,
+            30 + evaluated * longest * RESPONSE_SHARE / SERVED_TOKENS_PER_S * size,
         ),
         ("export", "weights, config, card", weights * 2, 0),
     )

@@ -82,9 +82,9 @@ def _speculate(design: DrafterDesign) -> str:
 
 
 def _tabulate_acceptance(run: TrainRun) -> str:
-    if not run.judged:
+    if not run.evaluated:
         return "Not measured."
-    positions = max(len(part.by_position) for part in run.judged.values())
+    positions = max(len(part.by_position) for part in run.evaluated.values())
     header = ["kind", "prompts", "served", "walked", "uniform"]
     header += [f"position {number + 1}" for number in range(positions)]
     rows = [
@@ -94,7 +94,7 @@ def _tabulate_acceptance(run: TrainRun) -> str:
             *(_show_rate(drafts) for drafts in (part.served, part.walked, part.uniform)),
             *(f"{share:.2f}" for share in part.by_position),
         ]
-        for kind, part in run.judged.items()
+        for kind, part in run.evaluated.items()
     ]
     return _tabulate(header, rows)
 
@@ -170,7 +170,7 @@ def make_recipe(run: TrainRun, drafter: Path, host: Host, now: datetime) -> Reci
                 concurrency=1,
                 acceptance_length=round(part.served.tokens_per_step or 1, 2),
             )
-            for name, part in run.judged.items()
+            for name, part in run.evaluated.items()
             if part.served is not None
         ),
     )

@@ -14,8 +14,8 @@ from slipstream.training.export import render_card
 from slipstream.training.prompts import read_conversations, read_prompts, write_conversations
 from slipstream.training.responses import Response, measure_served, read_responses, regenerate
 from slipstream.training.run import (
+    Evaluation,
     Figures,
-    Judged,
     StageName,
     StageRecord,
     TrainRun,
@@ -87,13 +87,13 @@ def _regenerate_responses(run: TrainRun, space: Workspace) -> tuple[TrainRun, Fi
 
 
 def _measure_acceptance(run: TrainRun, space: Workspace) -> tuple[TrainRun, Figures]:
-    """Judge the drafter on the first held-out prompts of every kind, offline and served."""
-    offline = {} if space.host.accelerators else cpu.judge_offline(run, space)
+    """Evaluate the drafter on the first held-out prompts of every kind, offline and served."""
+    offline = {} if space.host.accelerators else cpu.evaluate_offline(run, space)
     held_out = [row for row in read_conversations(space.folder.prompts) if row.held_out]
     chosen = [
         row
         for kind in sorted({row.kind for row in held_out})
-        for row in [row for row in held_out if row.kind == kind][: run.settings.judged_a_kind]
+        for row in [row for row in held_out if row.kind == kind][: run.settings.evaluated_per_kind]
     ]
     drafter = read_checkpoint(str(space.folder.drafter), tokenizer=False)
     plan = space.plan_engine(run.settings, chosen, drafter=drafter, users=1)
@@ -101,11 +101,13 @@ def _measure_acceptance(run: TrainRun, space: Workspace) -> tuple[TrainRun, Figu
     with run_engine(plan, log=space.folder.engine_log, environment=space.environment) as url:
         served = measure_served(url, chosen, run.settings, ticker.show)
     prompts = Counter(row.kind for row in chosen)
-    judged = {
-        kind: offline.get(kind, Judged(prompts=prompts[kind])).model_copy(update={"served": drafts})
+    evaluated = {
+        kind: offline.get(kind, Evaluation(prompts=prompts[kind])).model_copy(
+            update={"served": drafts}
+        )
         for kind, drafts in served.items()
     }
-    return run.model_copy(update={"judged": judged}), {**tokens_per_step(served)}
+    return run.model_copy(update={"evaluated": evaluated}), {**tokens_per_step(served)}
 
 
 def _write_card(run: TrainRun, space: Workspace) -> tuple[TrainRun, Figures]:

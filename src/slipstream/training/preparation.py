@@ -105,7 +105,7 @@ def require_target(target: Checkpoint) -> None:
 
 
 def require_both_sides(conversations: Sequence[Conversation]) -> None:
-    """Refuse prompts of which none is left to judge by, or none to train on."""
+    """Refuse prompts of which none is left to evaluate with, or none to train on."""
     held_out = sum(row.held_out for row in conversations)
     if held_out in (0, len(conversations)):
         raise InvalidInputError(
@@ -152,7 +152,7 @@ def settle_schedule(options: TrainOptions) -> tuple[Schedule, tuple[Decision, ..
         steps=steps,
         learning_rate=rate,
         seed=options.seed,
-        judge_every=max(1, min(500, steps // 4)),
+        evaluate_every=max(1, min(500, steps // 4)),
         # A compiled step takes two thirds of the time, and a minute to compile.
         compiled=steps >= COMPILED_FROM,
     )

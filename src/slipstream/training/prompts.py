@@ -1,7 +1,7 @@
 """Prompts read as conversations, and split into training and held-out.
 
 The split goes by group, never by conversation: what begins alike stays on one side, so that
-no drafter is judged on a text that it has all but seen.
+no drafter is evaluated on a text that it has all but seen.
 """
 
 import json

@@ -54,7 +54,7 @@ class Schedule(Record):
     context: int = 512
     anchors: int = 48
     seed: int = 0
-    judge_every: int = 500
+    evaluate_every: int = 500
     compiled: bool = True
 
     def rate_at(self, step: int) -> float:
@@ -84,7 +84,7 @@ class TrainOptions(Record):
     max_tokens: int = 384
     thinking: bool | None = None
     held_out_share: float = 0.05
-    judged_a_kind: int = 24
+    evaluated_per_kind: int = 24
 
 
 class TrainSettings(Record):
@@ -99,7 +99,7 @@ class TrainSettings(Record):
     max_tokens: int
     thinking: bool | None = None
     held_out_share: float
-    judged_a_kind: int
+    evaluated_per_kind: int
 
 
 class CurvePoint(Record):
@@ -118,7 +118,7 @@ class StageRecord(Record):
     figures: Figures
 
 
-class Judged(Record):
+class Evaluation(Record):
     """Held-out acceptance of one kind of prompts: predicted from text, and served."""
 
     prompts: int
@@ -144,14 +144,14 @@ class Judged(Record):
 
 
 class TrainRun(Record):
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     command: str
     settings: TrainSettings
     decisions: tuple[Decision, ...]
     versions: dict[str, str]
     stages: tuple[StageRecord, ...] = ()
     curve: tuple[CurvePoint, ...] = ()
-    judged: dict[str, Judged] = Field(default_factory=dict)
+    evaluated: dict[str, Evaluation] = Field(default_factory=dict)
 
     def find(self, name: StageName) -> StageRecord | None:
         return next((stage for stage in self.stages if stage.name == name), None)

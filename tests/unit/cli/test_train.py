@@ -73,7 +73,7 @@ def test_without_options_everything_is_decided(capsys: Capture) -> None:
     assert (settings.schedule.steps, settings.schedule.learning_rate) == (8000, 1e-3)
     assert settings.schedule.seed == 0
     assert (settings.max_tokens, settings.thinking, settings.from_drafter) == (384, None, None)
-    assert (settings.held_out_share, settings.judged_a_kind) == (0.05, 24)
+    assert (settings.held_out_share, settings.evaluated_per_kind) == (0.05, 24)
     assert (settings.design.layers, settings.design.mask_token_id) == (3, 3)
     assert {decision.source for decision in expected.decisions} == {"checkpoint", "default"}
 
@@ -90,7 +90,7 @@ def test_every_option_reaches_the_settings(capsys: Capture) -> None:
         "--mask-token-id": "17",
         "--intermediate-size": "512",
         "--held-out": "0.1",
-        "--judged": "3",
+        "--evaluated": "3",
         "--seed": "9",
     }
     words = [word for pair in options.items() for word in pair]
@@ -106,7 +106,7 @@ def test_every_option_reaches_the_settings(capsys: Capture) -> None:
     }
     assert (schedule.steps, schedule.learning_rate, schedule.seed) == (50, 2e-3, 9)
     assert (settings.max_tokens, settings.thinking) == (64, False)
-    assert (settings.held_out_share, settings.judged_a_kind) == (0.1, 3)
+    assert (settings.held_out_share, settings.evaluated_per_kind) == (0.1, 3)
     assert {decision.source for decision in expected.decisions} == {"user"}
 
 

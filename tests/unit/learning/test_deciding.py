@@ -100,7 +100,7 @@ def test_the_steps_follow_the_text_and_give_way_to_the_user(
     assert settle_schedule(64_000, None, seed=0).steps == 1000
     assert settle_schedule(10**9, None, seed=0).steps == 2000
     asked = settle_schedule(64_000, 7, seed=0)
-    assert (asked.steps, asked.judge_every, asked.compiled) == (7, 1, False)
+    assert (asked.steps, asked.evaluate_every, asked.compiled) == (7, 1, False)
     assert estimate_cost(1000, asked, target, drafter, ()) > 0
 
 

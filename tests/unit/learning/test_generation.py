@@ -58,9 +58,9 @@ def test_what_was_taken_back_keeps_its_record_and_loses_its_weights(
     home: LearningFolder, weights: Path
 ) -> None:
     home.add(make(home, 1), weights)
-    home.judge(1, "on trial", "")
+    home.set_verdict(1, "on trial", "")
     assert home.find_drafter(1).is_dir()
-    home.judge(1, "taken back", "worse")
+    home.set_verdict(1, "taken back", "worse")
     assert (home.find(1).verdict, home.find(1).because) == ("taken back", "worse")
     assert not home.find_drafter(1).exists()
     with pytest.raises(InvalidInputError, match="no generation 2"):

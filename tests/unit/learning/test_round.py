@@ -1,4 +1,4 @@
-"""A round's work on a tiny target: what is read, trained, judged, saved, and taken up again."""
+"""A round's work on a tiny target: what is read, trained, evaluated, saved, and taken up again."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -137,14 +137,14 @@ def test_a_round_that_was_cut_off_goes_on_from_its_checkpoint(
 
     def cut_off(at: int) -> Callable[..., Any]:
         def train(*arguments: Any, **named: Any) -> None:
-            *places, _, judge = arguments
+            *places, _, evaluate = arguments
 
             def report(step: int, _: float) -> None:
                 steps.append(step)
                 if len(steps) == at:
                     raise Ended
 
-            inner(*places, report, judge, **named)
+            inner(*places, report, evaluate, **named)
 
         return train
 

@@ -21,7 +21,7 @@ from slipstream.training.prompts import Conversation
 from slipstream.training.run import (
     CurvePoint,
     DrafterDesign,
-    Judged,
+    Evaluation,
     Schedule,
     StageRecord,
     TrainFolder,
@@ -46,7 +46,7 @@ SETTINGS = TrainSettings(
     schedule=Schedule(steps=100, compiled=False),
     max_tokens=384,
     held_out_share=0.05,
-    judged_a_kind=24,
+    evaluated_per_kind=24,
 )
 SERVED = Drafts(drafts=2000, drafted=6000, accepted=(1400, 800, 268))
 RUN = TrainRun(
@@ -82,14 +82,14 @@ DONE = RUN.model_copy(
                 walked={"code": 2.2, "prose": 1.5},
             ),
         ),
-        "judged": {
-            "code": Judged(
+        "evaluated": {
+            "code": Evaluation(
                 prompts=24,
                 uniform=Drafts(drafts=4000, drafted=12000, accepted=(3200, 2000, 800)),
                 walked=Drafts(drafts=2100, drafted=6300, accepted=(1470, 840, 210)),
                 served=SERVED,
             ),
-            "prose": Judged(
+            "prose": Evaluation(
                 prompts=7,
                 uniform=Drafts(drafts=900, drafted=2700, accepted=(360, 135, 45)),
                 walked=Drafts(drafts=500, drafted=1500, accepted=(175, 50, 25)),

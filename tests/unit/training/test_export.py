@@ -10,7 +10,7 @@ from slipstream.hardware import load_host
 from slipstream.planning.drafters.resolution import choose_recipe
 from slipstream.recipes import find_recipes, load_recipes, load_recipes_for
 from slipstream.training.export import make_recipe, promote, render_card
-from slipstream.training.run import Judged, TrainRun
+from slipstream.training.run import Evaluation, TrainRun
 from tests.snapshots import read_snapshot
 from tests.unit.planning.pieces import TARGET
 from tests.unit.training.pieces import DONE, RUN, change
@@ -64,7 +64,7 @@ def test_what_was_not_measured_is_said_to_be_so() -> None:
     card = render(RUN)
     assert "\nNot measured.\n" in card
     assert "\nNot recorded.\n" in card
-    card = render(DONE.model_copy(update={"judged": {"code": Judged(prompts=3)}}))
+    card = render(DONE.model_copy(update={"evaluated": {"code": Evaluation(prompts=3)}}))
     assert "\n| code | 3 | not measured | not measured | not measured |\n" in card
 
 

@@ -75,7 +75,7 @@ def test_a_new_drafter_is_designed_for_its_target() -> None:
 
 
 def test_the_options_are_in_the_settings_and_split_the_prompts() -> None:
-    changes: dict[str, Any] = {"max_tokens": 99, "thinking": False, "judged_a_kind": 7}
+    changes: dict[str, Any] = {"max_tokens": 99, "thinking": False, "evaluated_per_kind": 7}
     changes |= {"held_out_share": 0.2}
     run, conversations = make(**changes, seed=5)
     settings = run.settings
@@ -285,7 +285,7 @@ def test_a_warm_start_goes_slower_unless_the_user_says_otherwise(
 @given(some.integers(1, 100_000))
 def test_a_run_is_judged_a_few_times_but_not_all_the_time(steps: int) -> None:
     schedule, _ = settle_schedule(OPTIONS.model_copy(update={"steps": steps}))
-    assert 1 <= schedule.judge_every <= 500
-    assert steps // schedule.judge_every >= min(4, steps)
+    assert 1 <= schedule.evaluate_every <= 500
+    assert steps // schedule.evaluate_every >= min(4, steps)
     # Only a long run is worth the minute that compiling takes.
     assert schedule.compiled is (steps >= 500)

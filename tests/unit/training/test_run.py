@@ -10,7 +10,7 @@ from hypothesis import strategies as some
 from slipstream.errors import InvalidInputError
 from slipstream.steering.drafts import Drafts
 from slipstream.training.run import (
-    Judged,
+    Evaluation,
     Schedule,
     TrainFolder,
     TrainRun,
@@ -86,11 +86,11 @@ def test_a_run_is_named_after_its_target_and_every_setting() -> None:
 
 
 def test_positions_are_those_that_were_served_if_any_were() -> None:
-    walked = DONE.judged["prose"].walked
+    walked = DONE.evaluated["prose"].walked
     assert walked is not None
-    assert Judged(prompts=1, walked=walked, served=SERVED).by_position == SERVED.by_position
-    assert Judged(prompts=1, walked=walked).by_position == walked.by_position
-    assert Judged(prompts=1).by_position == ()
+    assert Evaluation(prompts=1, walked=walked, served=SERVED).by_position == SERVED.by_position
+    assert Evaluation(prompts=1, walked=walked).by_position == walked.by_position
+    assert Evaluation(prompts=1).by_position == ()
 
 
 def test_only_kinds_with_drafts_have_a_rate() -> None:
@@ -106,8 +106,8 @@ def test_the_shares_that_0_1_0_kept_are_read_as_counts() -> None:
             **{"tokens_per_step": 2.234, "by_position": [0.7, 0.4, 0.134]},
         },
     }
-    judged = Judged.model_validate(old)
-    assert (judged.served, judged.walked) == (SERVED, DONE.judged["prose"].walked)
+    evaluated = Evaluation.model_validate(old)
+    assert (evaluated.served, evaluated.walked) == (SERVED, DONE.evaluated["prose"].walked)
 
 
 SCHEDULES = some.builds(

@@ -4,7 +4,7 @@ from slipstream.reporting.report import Report, Row, Section, Table, show
 from slipstream.reporting.text.plan import tabulate_decisions
 from slipstream.steering.drafts import Drafts
 from slipstream.training.estimate import TrainEstimate
-from slipstream.training.run import Figures, Judged, TrainFolder, TrainRun, tokens_per_step
+from slipstream.training.run import Evaluation, Figures, TrainFolder, TrainRun, tokens_per_step
 from slipstream.units import UNKNOWN, show_bytes
 
 
@@ -38,8 +38,8 @@ def describe_run(run: TrainRun, folder: TrainFolder) -> Report:
         (stage.name, f"{stage.seconds:.0f} s", _list_figures(stage.figures)) for stage in run.stages
     ]
     header = ("kind", "prompts", "served", "walked", "uniform", "by position")
-    rows = [_describe_kind(kind, part) for kind, part in run.judged.items()]
-    served = tokens_per_step({kind: one.served or Drafts() for kind, one in run.judged.items()})
+    rows = [_describe_kind(kind, part) for kind, part in run.evaluated.items()]
+    served = tokens_per_step({kind: one.served or Drafts() for kind, one in run.evaluated.items()})
     rates = sorted({f"{rate:.2f}" for rate in served.values()}, key=float)
     acceptance = Section(
         "tokens per step on held-out prompts, greedy", Table(header, rows, words=(0, 5))
@@ -57,7 +57,7 @@ def describe_run(run: TrainRun, folder: TrainFolder) -> Report:
     )
 
 
-def _describe_kind(kind: str, part: Judged) -> Row:
+def _describe_kind(kind: str, part: Evaluation) -> Row:
     drafts = [one or Drafts() for one in (part.served, part.walked, part.uniform)]
     positions = " ".join(f"{share:.2f}" for share in part.by_position)
     rates = (show(one.tokens_per_step, 2) for one in drafts)

@@ -1,6 +1,6 @@
 """How many of a drafter's tokens a target would accept, from held-out text alone.
 
-Greedy text is known beforehand, so every draft can be judged without the engine. Two figures
+Greedy text is known beforehand, so every draft can be evaluated without the engine. Two figures
 come of it. `uniform` drafts at every position and averages, as speculators does while it
 trains. `walked` goes through the text as the engine does: draft, take the accepted tokens and
 the target's own next one, draft again there. A walk starts anew where a draft failed, which is
@@ -77,23 +77,23 @@ def read_material(settings: TrainSettings, folder: TrainFolder, hidden_size: int
     )
 
 
-def judge_kinds(model: Any, material: Material, limit: int) -> dict[str, list[Rights]]:
-    """Judge a drafter on the first held-out samples of every kind."""
+def evaluate_kinds(model: Any, material: Material, limit: int) -> dict[str, list[Rights]]:
+    """Evaluate a drafter on the first held-out samples of every kind."""
     return {
         kind: [
-            judge_sample(model, sample, material.states, material.geometry)
+            evaluate_sample(model, sample, material.states, material.geometry)
             for sample in samples[:limit]
         ]
         for kind, samples in material.held_out.items()
     }
 
 
-def judge_sample(model: Any, sample: TrainSample, states: States, geometry: Geometry) -> Rights:
+def evaluate_sample(model: Any, sample: TrainSample, states: States, geometry: Geometry) -> Rights:
     """Return which draft tokens are right at every anchor of a response: [anchors, block - 1]."""
     anchors = range(sample.response_start, len(sample.tokens) - 1)
     return np.concatenate(
         [
-            _judge_rows(model, sample, part, states, geometry)
+            _evaluate_rows(model, sample, part, states, geometry)
             for part in _split(anchors, geometry.anchors * geometry.rows)
         ]
     )
@@ -120,7 +120,7 @@ def _count(drafts: Sequence[Rights]) -> Drafts:
     return Drafts(drafts=len(drafts), drafted=held.size, accepted=tuple(held.sum(0).tolist()))
 
 
-def _judge_rows(
+def _evaluate_rows(
     model: Any, sample: TrainSample, anchors: range, states: States, geometry: Geometry
 ) -> Rights:
     import torch

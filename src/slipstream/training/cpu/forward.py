@@ -123,7 +123,7 @@ def _run_steps(
 ) -> Any:
     """Draft from every anchor: [rows, anchors * block, hidden], zero in each block's first slot.
 
-    `blocks` holds the text from the anchor on, so that each step is judged on a correct prefix.
+    `blocks` holds the text from the anchor on, so that each step is evaluated on a correct prefix.
     """
     import torch
 

@@ -155,7 +155,7 @@ def _describe_layers(text: Any, design: DrafterDesign) -> dict[str, Any]:
 
 
 def load_model(folder: Path, target: Path, dtype: str = "bfloat16") -> Any:
-    """Load a drafter in speculators' layout, to go on training it or to judge it."""
+    """Load a drafter in speculators' layout, to go on training it or to evaluate it."""
     from safetensors.torch import load_file
 
     method = json.loads((folder / "config.json").read_text())["speculators_model_type"]

@@ -9,7 +9,7 @@ from slipstream.errors import InvalidInputError
 from slipstream.training.cpu.acceptance import (
     Material,
     average_everywhere,
-    judge_kinds,
+    evaluate_kinds,
     read_material,
     walk,
 )
@@ -26,8 +26,8 @@ from slipstream.training.cpu.trainer import train
 from slipstream.training.responses import read_responses
 from slipstream.training.run import (
     CurvePoint,
+    Evaluation,
     Figures,
-    Judged,
     TrainRun,
     TrainSettings,
     tokens_per_step,
@@ -35,7 +35,7 @@ from slipstream.training.run import (
 from slipstream.training.warm_start import convert_drafter
 from slipstream.training.workspace import Ticker, Workspace
 
-JUDGED_WHILE_TRAINING = 6
+EVALUATED_WHILE_TRAINING = 6
 
 
 def extract_states(run: TrainRun, space: Workspace) -> tuple[TrainRun, Figures]:
@@ -63,8 +63,8 @@ def train_drafter(run: TrainRun, space: Workspace) -> tuple[TrainRun, Figures]:
         losses.append(loss)
         ticker.show(step, settings.schedule.steps, f"loss {fmean(losses):.3f}")
 
-    def judge(step: int, seconds: float) -> None:
-        rights = judge_kinds(model, material, JUDGED_WHILE_TRAINING)
+    def evaluate(step: int, seconds: float) -> None:
+        rights = evaluate_kinds(model, material, EVALUATED_WHILE_TRAINING)
         point = CurvePoint(
             step=step,
             seconds=seconds,
@@ -74,7 +74,7 @@ def train_drafter(run: TrainRun, space: Workspace) -> tuple[TrainRun, Figures]:
             ),
             walked=tokens_per_step({kind: walk(own) for kind, own in rights.items()}),
         )
-        # A run that was taken up again may come by a step that was judged before.
+        # A run that was taken up again may come by a step that was evaluated before.
         curve[:] = [*(old for old in curve if old.step < step), point]
         space.folder.write(run.model_copy(update={"curve": tuple(curve)}))
         space.report(_describe(point))
@@ -87,7 +87,7 @@ def train_drafter(run: TrainRun, space: Workspace) -> tuple[TrainRun, Figures]:
         settings.schedule,
         space.folder.checkpoint,
         report,
-        judge,
+        evaluate,
     )
     save_model(model, space.folder.drafter, verifier=space.target_name)
     tokens = sum(len(sample.tokens) - sample.response_start for sample in material.training)
@@ -113,13 +113,13 @@ def _make_model(settings: TrainSettings, space: Workspace, material: Material) -
     return model, "random weights"
 
 
-def judge_offline(run: TrainRun, space: Workspace) -> dict[str, Judged]:
-    """Judge the saved drafter on held-out text, without the engine."""
+def evaluate_offline(run: TrainRun, space: Workspace) -> dict[str, Evaluation]:
+    """Evaluate the saved drafter on held-out text, without the engine."""
     material = read_material(run.settings, space.folder, space.target.hidden_size or 0)
     model = load_model(space.folder.drafter, space.target_folder, space.dtype)
-    rights = judge_kinds(model, material, run.settings.judged_a_kind)
+    rights = evaluate_kinds(model, material, run.settings.evaluated_per_kind)
     return {
-        kind: Judged(prompts=len(own), uniform=average_everywhere(own), walked=walk(own))
+        kind: Evaluation(prompts=len(own), uniform=average_everywhere(own), walked=walk(own))
         for kind, own in rights.items()
     }
 

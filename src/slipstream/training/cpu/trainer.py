@@ -144,12 +144,12 @@ def train(
     schedule: Schedule,
     checkpoint: Path,
     report: Callable[[int, float], None],
-    judge: Callable[[int, float], bool | None],
+    evaluate: Callable[[int, float], bool | None],
     save_every_seconds: float = CHECKPOINT_EVERY_SECONDS,
 ) -> None:
-    """Train from the checkpoint if there is one; `judge` is called as the schedule says.
+    """Train from the checkpoint if there is one; `evaluate` is called as the schedule says.
 
-    `report` gets every step with its loss, `judge` a step and the seconds since the start: it
+    `report` gets every step with its loss, `evaluate` a step and the seconds since the start: it
     returns whether that is enough.
     """
     trainer = Trainer(model, schedule)
@@ -168,8 +168,8 @@ def train(
                 f"{schedule.learning_rate:g}",
             )
         report(trainer.step, loss)
-        is_due = trainer.step % schedule.judge_every == 0
-        if is_due and judge(trainer.step, time.monotonic() - started):
+        is_due = trainer.step % schedule.evaluate_every == 0
+        if is_due and evaluate(trainer.step, time.monotonic() - started):
             break
         if time.monotonic() - saved > save_every_seconds or trainer.step == schedule.steps:
             trainer.save(checkpoint)

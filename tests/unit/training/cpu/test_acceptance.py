@@ -1,4 +1,4 @@
-"""Drafts are judged at every anchor once; a walk counts those that an engine would make."""
+"""Drafts are evaluated at every anchor once; a walk counts those that an engine would make."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,8 +17,8 @@ from slipstream.training.cpu.acceptance import (
     Material,
     Rights,
     average_everywhere,
-    judge_kinds,
-    judge_sample,
+    evaluate_kinds,
+    evaluate_sample,
     read_material,
     walk,
 )
@@ -38,7 +38,7 @@ from tests.unit.training.pieces import TellingStates, change, converse
 
 
 def make_texts(seed: int, width: int, lengths: list[int], share: float) -> list[Rights]:
-    """Make judged texts in which about this share of tokens is right."""
+    """Make evaluated texts in which about this share of tokens is right."""
     generator = np.random.default_rng(seed)
     return [generator.random((length, width)) < share for length in lengths]
 
@@ -102,7 +102,7 @@ class CountingStates:
         return np.asarray(bits.numpy())
 
     def read_choices(self, number: int) -> tuple[Numbers, Floats]:
-        """Return nothing of use: a draft is judged by the text alone."""
+        """Return nothing of use: a draft is evaluated by the text alone."""
         shape = (len(self.samples[number].tokens), CHOICES)
         return np.zeros(shape, np.int64), np.zeros(shape, np.float32)
 
@@ -155,11 +155,11 @@ def test_every_anchor_is_judged_in_order_by_what_stands_before_it(
 ) -> None:
     sample = count_up(5, response)
     geometry = Geometry(rows=rows, context=16, anchors=anchors, block=BLOCK, mask_token=3)
-    judged = judge_sample(make_model(), sample, CountingStates([sample]), geometry)
+    evaluated = evaluate_sample(make_model(), sample, CountingStates([sample]), geometry)
     # Past the end of the text there is nothing to be right about.
     left = [response - 1 - at for at in range(response - 1)]
-    assert judged.tolist() == [[place < more for place in range(BLOCK - 1)] for more in left]
-    assert not judge_sample(make_model(step=2), sample, CountingStates([sample]), geometry).any()
+    assert evaluated.tolist() == [[place < more for place in range(BLOCK - 1)] for more in left]
+    assert not evaluate_sample(make_model(step=2), sample, CountingStates([sample]), geometry).any()
 
 
 # Two layers of one number each: as wide as what TellingStates tells.
@@ -235,12 +235,14 @@ def test_material_without_a_sample_to_train_on_is_refused(
         read(lengths)
 
 
-@pytest.mark.parametrize(("limit", "judged"), [(1, [1, 1]), (9, [1, 2])])
-def test_the_first_held_out_samples_of_every_kind_are_judged(limit: int, judged: list[int]) -> None:
+@pytest.mark.parametrize(("limit", "evaluated"), [(1, [1, 1]), (9, [1, 2])])
+def test_the_first_held_out_samples_of_every_kind_are_judged(
+    limit: int, evaluated: list[int]
+) -> None:
     samples = [count_up(5, 4), count_up(5, 6), count_up(5, 8)]
     longest = CountingStates(samples[2:] * 3)
     geometry = Geometry(rows=1, context=16, anchors=8, block=BLOCK, mask_token=3)
     held_out = {"code": samples[:1], "prose": samples[1:]}
-    found = judge_kinds(make_model(), Material([], held_out, longest, geometry), limit)
-    assert [len(texts) for texts in found.values()] == judged
+    found = evaluate_kinds(make_model(), Material([], held_out, longest, geometry), limit)
+    assert [len(texts) for texts in found.values()] == evaluated
     assert [len(texts[0]) for texts in found.values()] == [3, 5]

@@ -1,4 +1,4 @@
-"""Hidden states have room before they are begun; a drafter is judged while it is trained."""
+"""Hidden states have room before they are begun; a drafter is evaluated while it is trained."""
 
 import shutil
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ def test_states_that_do_not_fit_the_disk_are_refused(
 
 
 class Training:
-    """The stage without a model: the steps to take and to judge are given."""
+    """The stage without a model: the steps to take and to evaluate are given."""
 
     def __init__(self, space: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
         self.steps: Sequence[int] = ()
@@ -53,7 +53,7 @@ class Training:
             "convert_drafter": lambda *_: Path("converted"),
             "load_model": self.load,
             "even_out": lambda model, scale: self.evened.append((model, scale)),
-            "judge_kinds": lambda *_: rights,
+            "evaluate_kinds": lambda *_: rights,
             "train": self.train,
             "save_model": self.save,
         }.items():
@@ -71,11 +71,11 @@ class Training:
 
     def train(self, *arguments: Any) -> None:
         report: Callable[[int, float], None]
-        judge: Callable[[int, float], None]
-        *_, report, judge = arguments
+        evaluate: Callable[[int, float], None]
+        *_, report, evaluate = arguments
         for step in self.steps:
             report(step, 2.0)
-            judge(step, float(step))
+            evaluate(step, float(step))
 
     def save(self, _: Any, folder: Path, *, verifier: str) -> None:
         assert (folder, verifier) == (self.space.folder.drafter, self.space.target_name)

@@ -88,7 +88,7 @@ class Training:
         self.checkpoint = checkpoint
         self.losses: list[float] = []
         self.steps: list[int] = []
-        self.judged: list[int] = []
+        self.evaluated: list[int] = []
 
     def report(self, step: int, loss: float) -> None:
         self.steps.append(step)
@@ -101,10 +101,10 @@ class Training:
             samples,
             RandomStates(),
             Geometry(rows=1, context=16, anchors=8, block=4, mask_token=3),
-            Schedule(steps=steps, learning_rate=rate, judge_every=10, compiled=False),
+            Schedule(steps=steps, learning_rate=rate, evaluate_every=10, compiled=False),
             self.checkpoint,
             self.report,
-            lambda step, _: self.judged.append(step),
+            lambda step, _: self.evaluated.append(step),
         )
 
 
@@ -116,7 +116,7 @@ def training(tmp_path: Path) -> Training:
 def test_a_text_is_learned_and_some_steps_are_judged(training: Training) -> None:
     training.run(make_drafter(0), 40)
     assert training.steps == list(range(1, 41))
-    assert training.judged == [10, 20, 30, 40]
+    assert training.evaluated == [10, 20, 30, 40]
     assert training.losses[-1] < training.losses[0] / 2.5
 
 
@@ -137,6 +137,6 @@ def test_a_loss_that_is_not_finite_ends_the_training_with_a_hint(training: Train
     with pytest.raises(InvalidInputError, match="the loss is nan at step 2") as caught:
         training.run(make_drafter(0), 9, rate=float("inf"))
     assert "--learning-rate" in caught.value.hint
-    # Neither judged nor kept: what is left is a model of no use.
+    # Neither evaluated nor kept: what is left is a model of no use.
     assert training.steps == [1]
     assert not training.checkpoint.exists()
