@@ -23,7 +23,7 @@ from slipstream.fleet.far_side.connections import (
     serve_link,
     try_targets,
 )
-from slipstream.fleet.far_side.judging import JudgeRun, judge_run
+from slipstream.fleet.far_side.evaluation import EvaluateRun, evaluate_run
 from slipstream.fleet.far_side.this_machine import (
     DescribeMachine,
     LocateModel,
@@ -60,7 +60,7 @@ TABLE: dict[type[Record], Function] = {
     DescribeMachine: lambda one, here: describe_here(
         this_machine(here.environment, here.now), one.models
     ),
-    JudgeRun: lambda one, here: judge_run(one, here.environment, here.now),
+    EvaluateRun: lambda one, here: evaluate_run(one, here.environment, here.now),
     LeaseRequest: lambda one, here: change_lease(here.find(one.fleet), one, here.now),
     LocateModel: lambda one, here: ModelPlace(tree=str(find_tree(one.model, here.environment))),
     MeasureLink: lambda one, _: measure_link(one),

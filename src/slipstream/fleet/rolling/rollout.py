@@ -11,7 +11,7 @@ from pydantic import AwareDatetime, Field
 
 from slipstream.records import Record
 
-Step = Literal["close", "drain", "stop", "start", "verify", "open", "swap", "judge", "swap back"]
+Step = Literal["close", "drain", "stop", "start", "verify", "open", "swap", "evaluate", "swap back"]
 RollState = Literal["rolling", "rolling back", "done", "rolled back", "rollback failed"]
 Version = Literal["old", "new"]
 FORWARD: tuple[Step, ...] = ("close", "drain", "stop", "start", "verify", "open")
@@ -41,7 +41,7 @@ class GroupRoll(Record):
     seconds: dict[Step, float] = Field(default_factory=dict)
     # What the short certificate said, and of a canary what its requests did.
     verified: str | None = None
-    judged: str | None = None
+    evaluated: str | None = None
 
 
 class Rollout(Record):
@@ -50,7 +50,7 @@ class Rollout(Record):
     With a drafter it is swapped into groups that run; otherwise they are restarted with a plan.
     """
 
-    schema_version: Literal[2] = 2
+    schema_version: Literal[3] = 3
     id: str
     fleet: str
     began_at: AwareDatetime
@@ -88,10 +88,10 @@ def begin(
     trial_seconds: float | None = None,
     drafter: str | None = None,
 ) -> Rollout:
-    """Begin a rollout of groups, in this order; the first few may be judged before the others."""
+    """Begin a rollout of groups, in this order; a canary is evaluated before the others."""
     steps = FORWARD if drafter is None else SWAP
     taken = tuple(
-        GroupRoll(group=name, remaining=(*steps, "judge") if place == canary else steps)
+        GroupRoll(group=name, remaining=(*steps, "evaluate") if place == canary else steps)
         for place, name in enumerate(groups, start=1)
     )
     return Rollout(
@@ -127,8 +127,8 @@ def succeed(
         }
         if action.step in ("start", "swap", "swap back"):
             changed["version"] = action.version
-        if action.step in ("verify", "judge"):
-            changed["verified" if action.step == "verify" else "judged"] = said
+        if action.step in ("verify", "evaluate"):
+            changed["verified" if action.step == "verify" else "evaluated"] = said
         return one.model_copy(update=changed)
 
     groups = tuple(map(go_on, rollout.groups))

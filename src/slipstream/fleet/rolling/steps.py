@@ -14,7 +14,7 @@ from slipstream.errors import (
     UnreachableError,
 )
 from slipstream.fleet.balancer.deploying import ask_balancer, deploy_balancer, read_deployed
-from slipstream.fleet.far_side.judging import JudgeRun, RunVerdict
+from slipstream.fleet.far_side.evaluation import EvaluateRun, RunVerdict
 from slipstream.fleet.machines.commands import Machines, Show, escape, read_answer
 from slipstream.fleet.machines.lease import LeaseLostError
 from slipstream.fleet.plan import FleetPlan, list_backends
@@ -45,7 +45,7 @@ TRIAL_SLACK_SECONDS = 900.0
 TRIES = 3
 TRY_AGAIN_SECONDS = 5.0
 _LOOK_EVERY_SECONDS = 1.0
-_JUDGE_EVERY_SECONDS = 15.0
+_EVALUATE_EVERY_SECONDS = 15.0
 _RECORD = "rollout.json"
 _PLANS: dict[Version, str] = {"old": "rollout-old-plan.json", "new": "rollout-new-plan.json"}
 _ANOTHER = "slipstream fleet roll, to start a new one"
@@ -121,7 +121,7 @@ class FleetPerformer:
             "verify": self._verify,
             "open": self._open,
             "swap": self._swap,
-            "judge": self._judge,
+            "evaluate": self._evaluate,
             "swap back": self._swap_back,
         }
         return steps[step](group)
@@ -226,25 +226,25 @@ class FleetPerformer:
             raise EngineError(f"{group}: {answer.complaint}", hint=f"slipstream fleet logs {group}")
         return read_answer(head, answer, Swap)
 
-    def _judge(self, _: str) -> str:
-        judge = self._judge_drafter if self.rollout.drafter else self._judge_plan
+    def _evaluate(self, _: str) -> str:
+        evaluate = self._evaluate_drafter if self.rollout.drafter else self._evaluate_plan
         limit = self.rollout.trial_seconds or TRIAL_SECONDS
         deadline = time.monotonic() + limit + TRIAL_SLACK_SECONDS
         said = dict.fromkeys(self.rollout.canary, "")
         while left := [group for group in said if not said[group]]:
             for group in left:
                 try:
-                    said[group] = judge(group, limit) or ""
+                    said[group] = evaluate(group, limit) or ""
                 except LeaseLostError:
                     raise
                 except UnreachableError:  # Its trial goes on without us.
                     if time.monotonic() > deadline:
                         raise
             if not all(said.values()):
-                time.sleep(_JUDGE_EVERY_SECONDS)
+                time.sleep(_EVALUATE_EVERY_SECONDS)
         return "; ".join(said.values())
 
-    def _judge_drafter(self, group: str, _: float) -> str | None:
+    def _evaluate_drafter(self, group: str, _: float) -> str | None:
         """Return what the trial on a group's machine found, None while it goes on."""
         trial = self._read_run(group).trial
         if trial is None or trial.order != f"{self.rollout.id}-{group}":
@@ -258,9 +258,9 @@ class FleetPerformer:
             raise EngineError(f"{group}: {escape(trial.message)}", hint="slipstream fleet status")
         return f"{group}: {escape(trial.message)}"
 
-    def _judge_plan(self, group: str, limit: float) -> str | None:
+    def _evaluate_plan(self, group: str, limit: float) -> str | None:
         """Return how a group's run does against the one before, None while it is undecided."""
-        head, request = self._find_head(group), JudgeRun(fleet=self.far.fleet.name)
+        head, request = self._find_head(group), EvaluateRun(fleet=self.far.fleet.name)
         verdict = self.far.ask(head, request, RunVerdict)
         self.show(head, "trial", verdict.message)
         if verdict.verdict == "as-good":

@@ -145,7 +145,7 @@ def _check_ports(plan: FleetPlan, far: Machines) -> Iterator[MachineCheck]:
             yield _find(machine, "ports", answer.message, answer.hint)
             continue
         for rule, found in zip(wanted[machine].values(), answer.reached, strict=False):
-            yield _judge(machine, rule, found)
+            yield _evaluate(machine, rule, found)
 
 
 def _list_targets(plan: FleetPlan, machine: str) -> Iterator[tuple[Target, PortRule]]:
@@ -160,7 +160,7 @@ def _list_targets(plan: FleetPlan, machine: str) -> Iterator[tuple[Target, PortR
             yield Target(address=address, port=rule.port), rule
 
 
-def _judge(machine: str, rule: PortRule, reach: Reach) -> MachineCheck:
+def _evaluate(machine: str, rule: PortRule, reach: Reach) -> MachineCheck:
     allowed = rule.who == "clients" or machine in rule.who
     where = f"port {rule.port} of {rule.machine}"
     if reach == "open" and not allowed:

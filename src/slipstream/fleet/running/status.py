@@ -97,7 +97,7 @@ def read_fleet_status(far: Machines, now: AwareDatetime) -> FleetStatus:
     answers = ask_all(far.fleet.machines, lambda machine: read_run(far, machine))
     by_name = {name: _describe(far.fleet, name, answer) for name, answer in answers.items()}
     groups = tuple(
-        judge_group(name, [by_name[machine] for machine in group.machines])
+        find_group_state(name, [by_name[machine] for machine in group.machines])
         for name, group in far.fleet.groups.items()
     )
     machines = tuple(by_name.values())
@@ -180,7 +180,7 @@ def compare_groups(
     return status.model_copy(update={"groups": tuple(map(compare, status.groups))})
 
 
-def judge_group(name: str, members: list[MachineStatus]) -> GroupStatus:
+def find_group_state(name: str, members: list[MachineStatus]) -> GroupStatus:
     """Say how a group stands: as its first rank does, unless another one is worse."""
     head = members[0]
     states = [one.run.state if one.run else None for one in members]

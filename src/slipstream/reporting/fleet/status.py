@@ -135,5 +135,5 @@ def render_rollout(rollout: Rollout) -> str:
 def _describe_roll(one: GroupRoll, what: str) -> str:
     left = f"left to do: {', '.join(one.remaining)}" if one.remaining else f"{one.version} {what}"
     took = ", ".join(f"{step} {seconds:.1f} s" for step, seconds in one.seconds.items())
-    checks = [f"; {escape(said)}" for said in (one.verified, one.judged) if said]
+    checks = [f"; {escape(said)}" for said in (one.verified, one.evaluated) if said]
     return left + (f" ({took})" if took else "") + "".join(checks)

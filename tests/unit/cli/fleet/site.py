@@ -10,7 +10,7 @@ from slipstream.cli.main import run
 from slipstream.errors import ExitCode
 from slipstream.fleet.balancer.control import BackendState, BackendStatus, BalancerStatus
 from slipstream.fleet.far_side.connections import LinkFigures
-from slipstream.fleet.far_side.judging import RunVerdict
+from slipstream.fleet.far_side.evaluation import RunVerdict
 from slipstream.fleet.machines.commands import Answer
 from slipstream.fleet.record import Fleet, read_fleet
 from slipstream.measuring.client.engine_metrics import EngineCounts

@@ -41,7 +41,7 @@ from hypothesis.stateful import (
 from slipstream.cli.main import run
 from slipstream.cli.planning.plan import plan_for
 from slipstream.errors import ExitCode
-from slipstream.fleet.far_side.judging import RunVerdict
+from slipstream.fleet.far_side.evaluation import RunVerdict
 from slipstream.fleet.machines import lease
 from slipstream.fleet.machines.commands import Machines
 from slipstream.fleet.machines.lease import LEASE_SECONDS

@@ -8,7 +8,7 @@ import pytest
 
 from slipstream.cli.main import run
 from slipstream.errors import SlowError, UnreachableError
-from slipstream.fleet.far_side.judging import RunVerdict
+from slipstream.fleet.far_side.evaluation import RunVerdict
 from slipstream.fleet.rolling.rollout import Rollout
 from slipstream.steering.swap_test import Verdict
 from tests.unit.cli.fleet.site import Site, bring_up, make_replicas, write_replicas
@@ -152,9 +152,9 @@ def test_a_record_that_cannot_be_read_comes_with_the_way_out(
     words: list[str], site: Site, capsys: Capture
 ) -> None:
     file = f"{site.fleet.folder}/rollout.json"
-    site.far.files["one", file] = b'{"schema_version": 2, "id": "2026'
+    site.far.files["one", file] = b'{"schema_version": 3, "id": "2026'
     assert run(["fleet", *words], {}) == 1
-    assert f"hint: if no rollout goes on: ssh one rm {file}\n" in capsys.readouterr().err
+    assert f"hint: if no rollout is running: ssh one rm {file}\n" in capsys.readouterr().err
     assert not any(line.startswith(("stop", "serve", "swap")) for line in site.log)
     del site.far.files["one", file]
     assert run(["fleet", *words], {}) == (1 if "--resume" in words else 0)

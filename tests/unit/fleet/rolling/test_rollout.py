@@ -169,16 +169,16 @@ def test_a_canary_is_judged_before_the_other_groups_are_touched() -> None:
     site = Site()
     ended, _ = roll(site, begin("1", "lab", GROUPS, NOW, canary=2))
     assert ended.state == "done"
-    judged = site.done.index("judge b")
-    assert site.done[judged - 1 : judged + 2] == ["open b", "judge b", "close c"]
-    assert site.done.count("judge b") == sum(one.startswith("judge") for one in site.done)
+    evaluated = site.done.index("evaluate b")
+    assert site.done[evaluated - 1 : evaluated + 2] == ["open b", "evaluate b", "close c"]
+    assert site.done.count("evaluate b") == sum(one.startswith("evaluate") for one in site.done)
 
 
 def test_a_canary_that_is_not_promoted_is_rolled_back_alone() -> None:
-    site = Site(("a", "judge", "new"))
+    site = Site(("a", "evaluate", "new"))
     ended, _ = roll(site, begin("1", "lab", GROUPS, NOW, canary=1))
     assert ended.state == "rolled back"
-    assert ended.failure == "a, judge: a cannot judge"
+    assert ended.failure == "a, evaluate: a cannot evaluate"
     assert set(site.runs.values()) == {"old"}
     assert all(site.open.values())
     assert {one.split()[1] for one in site.done} == {"a"}
@@ -187,7 +187,7 @@ def test_a_canary_that_is_not_promoted_is_rolled_back_alone() -> None:
 def test_a_drafter_is_swapped_in_group_by_group_and_judged_on_its_canary() -> None:
     site = Site()
     ended, _ = roll(site, begin("1", "lab", GROUPS, NOW, canary=2, trial_seconds=9, drafter="d"))
-    assert site.done == ["swap a", "swap b", "judge b", "swap c"]
+    assert site.done == ["swap a", "swap b", "evaluate b", "swap c"]
     assert (ended.state, ended.canary) == ("done", ("a", "b"))
     assert {one.version for one in ended.groups} == {"new"}
 
@@ -196,7 +196,7 @@ def test_a_drafter_is_swapped_in_group_by_group_and_judged_on_its_canary() -> No
     ("step", "done"),
     [
         ("swap", ["swap a", "swap back b", "swap back a"]),
-        ("judge", ["swap a", "swap b", "swap back b", "swap back a"]),
+        ("evaluate", ["swap a", "swap b", "swap back b", "swap back a"]),
     ],
 )
 def test_a_drafter_that_fails_is_taken_back_from_whoever_may_have_it(

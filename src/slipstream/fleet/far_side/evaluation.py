@@ -18,7 +18,7 @@ MOST_BEFORE = 1000
 LEAST_TOKENS = 8
 
 
-class JudgeRun(Record):
+class EvaluateRun(Record):
     """Asks how the newest run of a fleet's plan does against the one before it."""
 
     fleet: Name
@@ -44,7 +44,7 @@ class RunVerdict(Record):
         return f"{found[self.verdict]}: {figures}"
 
 
-def judge_run(request: JudgeRun, environment: Mapping[str, str], now: datetime) -> RunVerdict:
+def evaluate_run(request: EvaluateRun, environment: Mapping[str, str], now: datetime) -> RunVerdict:
     """Compare the requests of the newest run with those of the last one that had any."""
     folder = find_folder(request.fleet)
     runs = [

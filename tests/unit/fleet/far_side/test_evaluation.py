@@ -6,7 +6,12 @@ from pathlib import Path
 import pytest
 
 from slipstream.errors import InvalidInputError
-from slipstream.fleet.far_side.judging import JudgeRun, RunVerdict, judge_run, measure_speed
+from slipstream.fleet.far_side.evaluation import (
+    EvaluateRun,
+    RunVerdict,
+    evaluate_run,
+    measure_speed,
+)
 from slipstream.fleet.record import find_folder
 from slipstream.serving.run import Terms
 from slipstream.steering.swap_test import Verdict
@@ -27,9 +32,9 @@ def lay(root: Path, name: str, hours: int, *, speed: float, count: int, fleet: s
     folder.ledger.write_bytes(b"".join(lines))
 
 
-def judge(root: Path) -> RunVerdict:
+def evaluate(root: Path) -> RunVerdict:
     environment = {"XDG_STATE_HOME": str(root.parents[1])}
-    return judge_run(JudgeRun(fleet="lab"), environment, LATER)
+    return evaluate_run(EvaluateRun(fleet="lab"), environment, LATER)
 
 
 @pytest.fixture
@@ -44,7 +49,7 @@ def test_requests_of_both_runs_decide(speed: float, verdict: Verdict, root: Path
     lay(root, "vain", 1, speed=1, count=0)
     lay(root, "anothers", 2, speed=1, count=200, fleet="other")
     lay(root, "now", 2, speed=speed, count=200)
-    found = judge(root)
+    found = evaluate(root)
     assert (found.run, found.verdict, found.seconds) == ("now", verdict, 3600.0)
     assert found.tokens_per_second == pytest.approx((50, speed))
     assert f"{speed:.1f} tokens per second, 50.0 before" in found.message
@@ -54,13 +59,13 @@ def test_requests_of_both_runs_decide(speed: float, verdict: Verdict, root: Path
 def test_without_enough_requests_nothing_is_decided(count: int, root: Path) -> None:
     lay(root, "before", 1, speed=50, count=count)
     lay(root, "now", 2, speed=50, count=200)
-    assert (judge(root).verdict, judge(root).requests) == (None, 0)
+    assert (evaluate(root).verdict, evaluate(root).requests) == (None, 0)
 
 
 def test_a_machine_without_a_run_of_the_fleet_says_so(root: Path) -> None:
     lay(root, "anothers", 2, speed=50, count=9, fleet="other")
     with pytest.raises(InvalidInputError, match="no run of the fleet lab"):
-        judge(root)
+        evaluate(root)
 
 
 @pytest.mark.parametrize("change", [{"tokens": 3}, {"first_seconds": None}, {"seconds": 0.41}])
