@@ -93,7 +93,7 @@ def apply_defaults(
 
 
 def _read_value(action: argparse.Action, given: Any, off: Any) -> Any:
-    """Read a value as if it had been typed: argparse's own types and choices judge it."""
+    """Read a value as if it had been typed: argparse's own types and choices check it."""
     if action.nargs == 0:
         if not isinstance(given, bool):
             raise ValueError("is a switch: true or false")

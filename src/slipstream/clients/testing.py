@@ -35,7 +35,7 @@ class Tester:
         async with open_client(endpoint) as http:
             http.headers.update(self.client.make_headers(served.key.secret))
             short = await self._stream(http, _SHORT, ANSWER_TOKENS)
-            checks = [_judge_answer("streamed answer", short)]
+            checks = [_check_answer("streamed answer", short)]
             if short.error is None:
                 if f"POST {COUNT_PATH}" in self.client.routes:
                     checks.append(await self._test_count(http, short))
@@ -80,7 +80,7 @@ class Tester:
         self.report(f"a prompt of about {int(words * each):,} tokens; this can take minutes")
         began = time.monotonic()
         streamed = await self._stream(http, "word " * words, ANSWER_TOKENS)
-        check = _judge_answer(what, streamed)
+        check = _check_answer(what, streamed)
         if not check.works:
             return check
         seconds, length = time.monotonic() - began, streamed.prompt_tokens or 0
@@ -131,7 +131,7 @@ class Tester:
         return {"json": body, "extensions": {"trace": watch} if watch else {}}
 
 
-def _judge_answer(what: str, streamed: Streamed) -> Check:
+def _check_answer(what: str, streamed: Streamed) -> Check:
     error, tokens = streamed.error, streamed.prompt_tokens
     message = error or f"{tokens} prompt tokens, {len(streamed.text)} characters"
     works = error is None and tokens is not None

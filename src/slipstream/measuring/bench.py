@@ -24,7 +24,7 @@ from slipstream.measuring.client.sample import Sample
 from slipstream.measuring.client.streaming import OnTokens
 from slipstream.measuring.machine_watch import MachineLoad
 from slipstream.measuring.tasks import TaskFigures, describe_tasks
-from slipstream.measuring.tool_calls import judge_call
+from slipstream.measuring.tool_calls import check_call
 from slipstream.measuring.workloads import Prompt, Workload
 from slipstream.planning.plan import LaunchPlan
 from slipstream.records import Record
@@ -248,7 +248,7 @@ class Bench:
         call = None
         if sample.error is None and prompt.expected_tool and self.tool_choice != "none":
             expected = prompt.expected_tool if self.tool_choice == "named" else None
-            call = judge_call(sample.calls, expected, prompt.extra["tools"])
+            call = check_call(sample.calls, expected, prompt.extra["tools"])
         return sample.model_copy(update={"task": prompt.task, "turn": prompt.turn, "call": call})
 
     def _make_request(self, prompt: Prompt, load: str) -> Request:

@@ -20,7 +20,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 }
 
 
-def judge_call(
+def check_call(
     calls: Sequence[ToolCall], expected: str | None, tools: Sequence[Mapping[str, Any]]
 ) -> CallOutcome:
     """Return whether the arguments of the first call fit its tool; `expected` may be any tool."""

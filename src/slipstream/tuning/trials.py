@@ -119,7 +119,7 @@ class Trial(Record):
         return f"{self.what}: {much} at concurrency {self.concurrency}, {ending}"
 
 
-def judge_trial(
+def evaluate_trial(
     variant: Variant,
     profile: SpeedProfile,
     factor: float,

@@ -33,7 +33,7 @@ from slipstream.tuning.trials import (
     STEERED,
     Trial,
     apply_profile,
-    judge_trial,
+    evaluate_trial,
     list_variants,
     set_drafts,
 )
@@ -195,7 +195,7 @@ class Tuner:
                 failed.append(f"{variant.what} failed: {fault}")
                 self.say(failed[-1])
                 continue
-            trial = judge_trial(variant, profile, factor, *found)
+            trial = evaluate_trial(variant, profile, factor, *found)
             self.say(trial.verdict)
             trials.append(trial)
             if trial.adopted:

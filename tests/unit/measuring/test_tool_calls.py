@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from slipstream.measuring.client.sample import ToolCall
-from slipstream.measuring.tool_calls import find_misfit, judge_call
+from slipstream.measuring.tool_calls import check_call, find_misfit
 from slipstream.measuring.verifying.conformance.cases import CASES
 from slipstream.measuring.verifying.conformance.cases import TOOLS as CASE_TOOLS
 from tests.unit.measuring.verifying.conformance.toy_calls import fill
@@ -67,15 +67,15 @@ TOOLS = [
     ],
 )
 def test_arguments_are_held_against_the_tools_schema(arguments: str, outcome: str) -> None:
-    assert judge_call([ToolCall(name="look", arguments=arguments)], "look", TOOLS) == outcome
-    assert judge_call([ToolCall(name="look", arguments=arguments)], None, TOOLS) == outcome
+    assert check_call([ToolCall(name="look", arguments=arguments)], "look", TOOLS) == outcome
+    assert check_call([ToolCall(name="look", arguments=arguments)], None, TOOLS) == outcome
 
 
 def test_no_call_and_another_tool_are_told_apart() -> None:
     look = ToolCall(name="look", arguments='{"path": "a"}')
-    assert judge_call([], "look", TOOLS) == "no call"
-    assert judge_call([look], "stop", TOOLS) == "another tool"
-    assert judge_call([ToolCall(name="rm", arguments="{}")], None, TOOLS) == "another tool"
+    assert check_call([], "look", TOOLS) == "no call"
+    assert check_call([look], "stop", TOOLS) == "another tool"
+    assert check_call([ToolCall(name="rm", arguments="{}")], None, TOOLS) == "another tool"
 
 
 @pytest.mark.parametrize("schema", SCHEMAS)

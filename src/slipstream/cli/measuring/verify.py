@@ -114,13 +114,13 @@ def examine(
     screen: Screen,
     logs: Path | None = None,
 ) -> Certificate:
-    """Ask the plan's engine with and without drafts, and judge the answers."""
+    """Ask the plan's engine with and without drafts, and score the answers."""
     if plan.settings.speculation is not None and plan.settings.speculation.lossy is not None:
         raise InvalidInputError(
             f"rejection_sample_method {plan.settings.speculation.lossy} changes the text by design",
             hint="leave rejection_sample_method out: what changes the text is not certified",
         )
-    # One token of the context is the judge's.
+    # One token of the context is for the scoring.
     workload = read_workload(options, None if plan.context is None else plan.context - 1)
     plan = Weights(screen, os.environ, options.accept_changes).localize(plan)
     plans: dict[ArmName, LaunchPlan] = {"plain": plan.without_drafts(), "drafted": plan}
@@ -181,7 +181,7 @@ def _measure_cache(options: argparse.Namespace, host: Host, screen: Screen) -> E
 
 
 def _check_run(folder: RunFolder, options: argparse.Namespace, screen: Screen) -> ExitCode:
-    """Have a run judge its own text, with a key that it takes for a quarter of an hour."""
+    """Have a run score its own text, with a key that it takes for a quarter of an hour."""
     if options.html or options.markdown or options.raw or options.cache:
         raise UsageError(
             "the short check of a run writes no page and starts no engine",

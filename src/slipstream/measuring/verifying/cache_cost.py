@@ -1,7 +1,7 @@
 """`CacheCost`: what a quantized KV cache does to the text, and to drafts.
 
 The engine of a plan writes greedy answers, then the same engine with the target's own cache does,
-and judges both by prefill (`regret.py`). The one with the quantized cache could not judge:
+and scores both by prefill (`regret.py`). The one with the quantized cache could not score:
 TurboQuant prefills from exact keys and values, so its cost shows in decoding only.
 """
 
@@ -17,7 +17,7 @@ from slipstream.measuring.bench import Conditions
 from slipstream.measuring.client.completions import Answer, Request, ask, ask_all
 from slipstream.measuring.client.endpoint import Endpoint
 from slipstream.measuring.client.engine_metrics import read_engine_counts
-from slipstream.measuring.verifying.regret import LARGEST_TIE, Key, Profile, judge_all, key_of
+from slipstream.measuring.verifying.regret import LARGEST_TIE, Key, Profile, key_of, score_all
 from slipstream.measuring.verifying.verification import Running
 from slipstream.records import Record
 from slipstream.steering.drafts import Drafts
@@ -30,7 +30,7 @@ Pair = tuple[Profile, Profile]
 
 
 class CachedText(Record):
-    """What one engine wrote, as the engine with the plain cache judges it.
+    """What one engine wrote, as the engine with the plain cache scores it.
 
     `best` counts the tokens that are the target's best one; `regret` is by how much a token falls
     short of it in log-probability, on average.
@@ -117,7 +117,7 @@ class CacheVerification:
     say: Callable[[str], None]
 
     def run(self, open_cache: OpenCache) -> list[KindCost]:
-        """Have both engines answer, judge the answers, and sum up each kind and all of them."""
+        """Have both engines answer, score the answers, and sum up each kind and all of them."""
         kinds: dict[str, list[Request]] = {}
         for request in self.requests:
             kinds.setdefault(request.kind, []).append(request)
@@ -129,7 +129,7 @@ class CacheVerification:
                 one for arm in (quantized, plain) for own in arm.values() for one in own.answers
             ]
             self.say(f"{len(answers)} answers are scored by prefill")
-            profiles = judge_all(engine.url, answers)
+            profiles = score_all(engine.url, answers)
         sum_up = partial(sum_up_kind, profiles=profiles)
         costs = [sum_up(kind, quantized[kind], plain[kind]) for kind in kinds]
         if len(costs) > 1:

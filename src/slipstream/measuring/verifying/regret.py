@@ -62,19 +62,19 @@ class Profile:
 
 
 def key_of(answer: Answer) -> Key:
-    """Return an answer's key, by its tokens: equal ones are judged once."""
+    """Return an answer's key, by its tokens: equal ones are scored once."""
     return answer.prompt_ids, answer.token_ids
 
 
-def judge_all(
+def score_all(
     endpoint: Endpoint | str,
     answers: Iterable[Answer],
     report: Callable[[int, int], None] = lambda *_: None,
 ) -> dict[Key, Profile]:
-    """Have a server judge each different answer, one by one, since the logits take memory."""
+    """Have a server score each different answer, one by one, since the logits take memory."""
     keys, done = list(dict.fromkeys(map(key_of, answers))), count(1)
     profiles = ask_all(
-        endpoint, keys, judge_answer, on_answer=lambda *_: report(next(done), len(keys))
+        endpoint, keys, score_answer, on_answer=lambda *_: report(next(done), len(keys))
     )
     return dict(zip(keys, profiles, strict=True))
 
@@ -84,7 +84,7 @@ def read_leading(url: str, answers: Sequence[Answer], number: int) -> list[Leadi
     return ask_all(url, list(map(key_of, answers)), partial(_look, number=number))
 
 
-async def judge_answer(client: httpx.AsyncClient, key: Key, model: str) -> Profile:
+async def score_answer(client: httpx.AsyncClient, key: Key, model: str) -> Profile:
     places = await _look(client, key, model, number=1) if key[1] else []
     return Profile(
         chosen=tuple(place[token] for place, token in zip(places, key[1], strict=True)),
@@ -157,7 +157,7 @@ def shrink(
 
     def fails(tried: tuple[int, ...]) -> bool:
         request = Request(prompt_ids=tried, max_tokens=max_tokens, extra=PINNED)
-        (profile,) = ask_all(url, list(map(key_of, ask_all(url, [request], ask))), judge_answer)
+        (profile,) = ask_all(url, list(map(key_of, ask_all(url, [request], ask))), score_answer)
         return profile.find_fault(gap) is not None
 
     if not fails(prompt):
@@ -207,7 +207,7 @@ def list_profiles(given: Given, profiles: Mapping[Key, Profile]) -> list[Profile
 
 @dataclass(frozen=True, slots=True)
 class Twins:
-    """The answers of both arms, the target's judgement, and the gap up to which tokens are tied."""
+    """The answers of both arms, the target's scores, and the gap up to which tokens are tied."""
 
     given: Mapping[ArmName, Given]
     profiles: Mapping[Key, Profile]

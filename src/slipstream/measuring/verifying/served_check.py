@@ -1,6 +1,6 @@
 """`ServedCheck`: a short certificate of a server that runs, without a second engine.
 
-The server writes greedy answers, with drafts, and then judges them by prefill, which drafts
+The server writes greedy answers, with drafts, and then scores them by prefill, which drafts
 nothing. Without a plain arm to compare with, only a token that is less likely than the best by
 more than rounding ever explains is a fault: this finds a broken engine, drafter or kernel, and a
 full certificate (`slipstream verify PLAN`) finds more.
@@ -13,7 +13,7 @@ from slipstream.measuring.client.completions import ask, ask_all
 from slipstream.measuring.client.endpoint import Endpoint
 from slipstream.measuring.client.engine_metrics import EngineCounts, read_engine_counts
 from slipstream.measuring.verifying.certificate import Regret
-from slipstream.measuring.verifying.regret import LARGEST_TIE, judge_all, key_of, sum_up
+from slipstream.measuring.verifying.regret import LARGEST_TIE, key_of, score_all, sum_up
 from slipstream.measuring.verifying.verification import split_requests
 from slipstream.measuring.workloads import Workload
 from slipstream.records import Record
@@ -50,13 +50,13 @@ def check_served(
     max_tokens: int,
     say: Callable[[str], None],
 ) -> ServedCheck:
-    """Ask a server, have it judge its answers, and draw the conclusion."""
+    """Ask a server, have it score its answers, and draw the conclusion."""
     requests, _ = split_requests(workload, None)
     before = read_engine_counts(endpoint)
     answers = ask_all(endpoint, requests, ask, concurrency=CONCURRENCY)
     counts = read_engine_counts(endpoint).since(before)
     say(f"{len(answers)} answers; they are scored by prefill")
-    profiles = judge_all(endpoint, answers)
+    profiles = score_all(endpoint, answers)
     regret = sum_up("drafted", [profiles[key_of(answer)] for answer in answers], LARGEST_TIE)
     passed, sentence = conclude(regret, counts, drafted=drafted)
     return ServedCheck(

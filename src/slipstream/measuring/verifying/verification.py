@@ -3,7 +3,7 @@
 Both never run at once, a GPU may not hold them. The conditions are those under which speculation
 went wrong before: alone, near the end of the context, out of the prefix cache, in batches, under
 a grammar, with prompts that end in every place of a cache block, and with tools over three APIs
-(`conformance/`). The second engine judges the answers of both by prefill, which drafts nothing
+(`conformance/`). The second engine scores the answers of both by prefill, which drafts nothing
 (`regret.py`).
 """
 
@@ -25,7 +25,7 @@ from slipstream.measuring.client.engine_metrics import read_engine_counts, read_
 from slipstream.measuring.engine_start import steer_start
 from slipstream.measuring.verifying.certificate import ArmName, Condition, Failure, Findings
 from slipstream.measuring.verifying.conformance.asking import ask_plain, ask_requests
-from slipstream.measuring.verifying.conformance.judging import CallJudge
+from slipstream.measuring.verifying.conformance.judging import CallComparison
 from slipstream.measuring.verifying.regret import (
     FAILED,
     PINNED,
@@ -33,9 +33,9 @@ from slipstream.measuring.verifying.regret import (
     Given,
     Twins,
     find_tolerance,
-    judge_all,
     list_profiles,
     read_leading,
+    score_all,
     shrink,
     sum_up,
 )
@@ -127,8 +127,8 @@ class Verification:
             report = self._count("drafted, tools")
             drafted_calls = ask_requests(engine.url, calls.requests, report)
             given: dict[ArmName, Given] = {"plain": plain, "drafted": drafted}
-            judge_calls = partial(CallJudge, engine.url, calls, drafted_calls)
-            return self._judge(engine, loads, given, sampling, judge_calls)
+            compare_calls = partial(CallComparison, engine.url, calls, drafted_calls)
+            return self._conclude(engine, loads, given, sampling, compare_calls)
 
     def _begin(
         self, url: str, free: Sequence[Request], bound: Sequence[Request]
@@ -150,17 +150,17 @@ class Verification:
         }
         return {name: load for name, load in loads.items() if load.requests}, first
 
-    def _judge(
+    def _conclude(
         self,
         engine: Running,
         loads: Loads,
         given: dict[ArmName, Given],
         sampling: SamplingCheck,
-        judge_calls: Callable[[float], CallJudge],
+        compare_calls: Callable[[float], CallComparison],
     ) -> Findings:
         counts = read_engine_counts(Endpoint(engine.url))
         answers = [one for arm in given.values() for load in arm.values() for one in load.values()]
-        profiles = judge_all(engine.url, answers, self._count("scored by prefill"))
+        profiles = score_all(engine.url, answers, self._count("scored by prefill"))
         plain, drafted = (list_profiles(arm, profiles) for arm in given.values())
         tolerance = find_tolerance(engine.dtype, plain)
         twins = Twins(given, profiles, tolerance.gap)
@@ -172,7 +172,7 @@ class Verification:
                 sum_up("drafted", drafted, tolerance.gap),
             ),
             sampling=sampling,
-            calls=judge_calls(tolerance.gap).check(),
+            calls=compare_calls(tolerance.gap).check(),
             counts=counts,
             failure=self._find_failure(engine.url, loads, twins),
         )
@@ -264,7 +264,7 @@ def make_long_requests(
 ) -> list[Request]:
     """Fill the context with texts, each time beginning with another that the cache may hold.
 
-    One token is left for the judge. EOS does not end an answer here: it is to reach the end.
+    One token is left for the scoring. EOS does not end an answer here: it is to reach the end.
     """
     size = min(limits.context, LONGEST_TOKENS) - max_tokens - 1
     return [

@@ -32,7 +32,7 @@ from slipstream.serving.supervision.watching.watchdog import (
     STUCK_AFTER_SECONDS,
     MemoryGuard,
     Observation,
-    judge,
+    assess,
     should_probe,
 )
 
@@ -312,7 +312,7 @@ class EngineLife:
             self._probed_well_at = time.monotonic()
         seen = self._observe()
         self._follow_probe(seen)
-        health = judge(seen)
+        health = assess(seen)
         if health.stuck:
             raise Death("hang", health.reason)
         is_ready = self.chronicle.run.state == "ready"

@@ -184,10 +184,10 @@ def check_listeners(site: Site) -> Iterator[Check]:
             hint = f"serve it without --no-gate, after slipstream stop {run.id}"
             yield warn("network", f"{run.id} runs without the gate: {who}", hint)
     for listener in list_open_listeners(pids, site.proc):
-        yield from _judge_listener(listener, owners.get(listener.pid))
+        yield from _check_listener(listener, owners.get(listener.pid))
 
 
-def _judge_listener(listener: Listener, owner: tuple[RunFolder, Run] | None) -> Iterator[Check]:
+def _check_listener(listener: Listener, owner: tuple[RunFolder, Run] | None) -> Iterator[Check]:
     where = f"{listener.address}:{listener.port}"
     if owner is None:
         what = f"process {listener.pid} is vLLM without a gate on {where}"

@@ -237,8 +237,8 @@ def _check_disk(site: Site) -> Iterator[Check]:
     ):
         disk = _read_disk(path, site)
         if disk.free_bytes is not None and disk.free_bytes < least:
-            judge = fault if disk.free_bytes < LEAST_DISK_BYTES else warn
-            yield judge("disk", _describe_disk(disk), f"df -h {disk.path}")
+            report = fault if disk.free_bytes < LEAST_DISK_BYTES else warn
+            yield report("disk", _describe_disk(disk), f"df -h {disk.path}")
 
 
 def _read_disk(path: Path, site: Site) -> Disk:

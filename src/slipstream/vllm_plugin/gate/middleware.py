@@ -1,7 +1,7 @@
 """The gate: a pure ASGI middleware, the outermost of vLLM's API server.
 
-Used as `--middleware slipstream.vllm_plugin.gate.middleware.Gate`. A request is judged by the
-bytes of its path and of its body, and the engine routes by the very path that was judged. What
+Used as `--middleware slipstream.vllm_plugin.gate.middleware.Gate`. A request is checked by the
+bytes of its path and of its body, and the engine routes by the very path that was checked. What
 passes is given on as it came, and answers are only counted and given an id.
 """
 
@@ -105,7 +105,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Judged:
+class _CheckedRequest:
     """An accepted request: its body, and what it needs from the engine."""
 
     body: bytes
@@ -139,11 +139,11 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            await self._visits.follow(self._judge, scope, receive, send)
+            await self._visits.follow(self._check_route, scope, receive, send)
         else:
-            await self._judge(scope, receive, send)
+            await self._check_route(scope, receive, send)
 
-    async def _judge(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _check_route(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._start(scope, receive, send)
         elif scope["type"] == "http":
@@ -276,16 +276,16 @@ class Gate:
         self, scope: Scope, body: bytes, caller: Caller, receive: Receive, send: Send
     ) -> None:
         """Pass a request to the engine when there is a seat for it, and count it."""
-        judged = await self._judge_all(body, caller, scope, receive)
-        if judged is None:
+        checked = await self._check_request(body, caller, scope, receive)
+        if checked is None:
             return
-        if judged.body is not body:
-            scope["headers"] = with_length(scope["headers"], len(judged.body))
+        if checked.body is not body:
+            scope["headers"] = with_length(scope["headers"], len(checked.body))
         if self.settings.priorities and caller.terms.priority:
             scope["headers"].append((PRIORITY, str(caller.terms.priority).encode()))
-        size = judged.prompt_bytes
-        with self._limits.pay(caller, size, judged.answer_tokens) as tokens:
-            seat = await self._find_seat(caller, judged, scope["path"], receive)
+        size = checked.prompt_bytes
+        with self._limits.pay(caller, size, checked.answer_tokens) as tokens:
+            seat = await self._find_seat(caller, checked, scope["path"], receive)
             if seat is None:
                 return
             if tokens is not None:
@@ -294,28 +294,28 @@ class Gate:
                 tokenizing = await self._tokenize(caller, size, receive)
                 if tokenizing is None:
                     return
-                watched = self._watch(scope[VISIT], judged.warnings, send, tokens)
+                watched = self._watch(scope[VISIT], checked.warnings, send, tokens)
                 with tokenizing:
-                    await self.app(scope, replay(judged.body, receive), watched)
+                    await self.app(scope, replay(checked.body, receive), watched)
 
-    async def _judge_all(
+    async def _check_request(
         self, body: bytes, caller: Caller, scope: Scope, receive: Receive
-    ) -> _Judged | None:
+    ) -> _CheckedRequest | None:
         """Check the body, again when its constraints are measured; None if the client left."""
         path, identity = scope["path"], scope[VISIT].id
         drafts = wants_drafts(dict(scope["headers"]))
         while True:
             async with nullcontext() if caller in UNSHARED else self._time.check_body(caller.id):
-                judged = self._judge_body(body, caller, path, identity, drafts)
-            if not isinstance(judged, list):
-                return judged
-            measuring = self._constraints.measure(caller, judged, self.settings)
+                checked = self._check_body(body, caller, path, identity, drafts)
+            if not isinstance(checked, list):
+                return checked
+            measuring = self._constraints.measure(caller, checked, self.settings)
             if await unless_left(measuring, receive) is None:
                 return None
 
-    def _judge_body(
+    def _check_body(
         self, body: bytes, caller: Caller, path: str, identity: str, drafts: bool
-    ) -> _Judged | list[Form]:
+    ) -> _CheckedRequest | list[Form]:
         """Check the body against the rules, or return the forms that are to be measured first.
 
         The parsed document, which is large, is not kept.
@@ -355,16 +355,16 @@ class Gate:
         self._shapes.require(document, path)
         if caller is not SUPERVISOR and path in ANSWER_FIELDS:
             self._recorder.record(document)
-        return _Judged(body, size, warnings, sequences, answer and answer * sequences)
+        return _CheckedRequest(body, size, warnings, sequences, answer and answer * sequences)
 
     async def _find_seat(
-        self, caller: Caller, judged: _Judged, path: str, receive: Receive
+        self, caller: Caller, checked: _CheckedRequest, path: str, receive: Receive
     ) -> Seat | None:
         """Wait for a seat beside the other keys; without keys all are one, and the engine's."""
         if caller in UNSHARED or path in WITHOUT_ENGINE:
             return Seat()
-        size = len(judged.body)
-        return await self._shares.take(caller, judged.sequences, size, receive, self.settings)
+        size = len(checked.body)
+        return await self._shares.take(caller, checked.sequences, size, receive, self.settings)
 
     async def _tokenize(self, caller: Caller, size: int, receive: Receive) -> ExitStack | None:
         """Wait until a key's text may go to the tokenizer; return None if the client leaves."""

@@ -26,7 +26,7 @@ QUIET = Server(
 TWICE = replace(QUIET, speed_up=lambda kind, concurrency: 2.0)
 
 
-def judge_all(blocks: list[Block], draws: int = 300) -> Verdict:
+def score_all(blocks: list[Block], draws: int = 300) -> Verdict:
     return judge(blocks, arms=("plain", "dflash"), draws=draws)
 
 
@@ -59,7 +59,7 @@ def codes(verdict: Verdict) -> list[tuple[str, bool]]:
 
 
 def test_a_doubled_speed_is_found_in_every_row_and_in_the_throughput() -> None:
-    verdict = judge_all(measure(TWICE, 1, "ABBA"))
+    verdict = score_all(measure(TWICE, 1, "ABBA"))
     assert len(findings(verdict)) == 6
     for found in findings(verdict):
         assert found.outcome == "faster"
@@ -73,8 +73,8 @@ def test_a_doubled_speed_is_found_in_every_row_and_in_the_throughput() -> None:
 
 def test_the_same_blocks_and_seed_give_the_same_record_and_it_loads_back() -> None:
     blocks = measure(TWICE, 1, "ABBA")
-    verdict = judge_all(blocks)
-    assert judge_all(blocks) == verdict
+    verdict = score_all(blocks)
+    assert score_all(blocks) == verdict
     assert Verdict.model_validate_json(verdict.to_json()) == verdict
     assert judge(blocks, arms=("plain", "dflash"), draws=300, seed=1) != verdict
 
@@ -84,7 +84,7 @@ def test_arms_that_change_places_turn_every_ratio_over() -> None:
     turned = [
         block.model_copy(update={"arm": "A" if block.arm == "B" else "B"}) for block in blocks
     ]
-    there, back = judge_all(blocks), judge_all(turned)
+    there, back = score_all(blocks), score_all(turned)
     for one, other in zip(findings(there), findings(back), strict=True):
         assert one.speed_up.ratio == pytest.approx(1 / other.speed_up.ratio)
         assert one.speed_up.low == pytest.approx(1 / other.speed_up.high, rel=0.005)
@@ -103,7 +103,7 @@ def test_a_machine_that_is_slower_throughout_gives_the_same_verdict() -> None:
             }
         ),
     )
-    assert judge_all(slower).sentence == judge_all(blocks).sentence
+    assert score_all(slower).sentence == score_all(blocks).sentence
 
 
 def test_a_difference_below_what_a_restart_does_is_none() -> None:
@@ -116,7 +116,7 @@ def test_a_difference_below_what_a_restart_does_is_none() -> None:
         drift=0,
         speed_up=lambda kind, concurrency: 1.022,
     )
-    found = findings(judge_all(measure(server, 17, *["ABBA"] * 8)))[0]
+    found = findings(score_all(measure(server, 17, *["ABBA"] * 8)))[0]
     assert found.speed_up.low > 1
     assert found.speed_up.ratio < found.noise
     assert found.outcome == "even"
@@ -128,7 +128,7 @@ def test_the_break_even_is_found_between_the_concurrencies_around_it() -> None:
         concurrencies=(1, 4, 16, 64),
         speed_up=lambda kind, concurrency: {"chat": 1.5, "code": 3.0}[kind] * concurrency**-0.25,
     )
-    verdict = judge_all(measure(server, 6, "ABBA", "ABBA"))
+    verdict = score_all(measure(server, 6, "ABBA", "ABBA"))
     chat, code, both = verdict.pairs[0].break_evens
     assert chat.concurrency == pytest.approx(1.5**4, rel=0.1)
     assert chat.low is not None
@@ -142,11 +142,11 @@ def test_the_break_even_is_found_between_the_concurrencies_around_it() -> None:
 
 
 def test_an_arm_that_is_slower_from_the_start_has_its_break_even_below_all() -> None:
-    verdict = judge_all(measure(replace(QUIET, speed_up=lambda kind, level: 0.5), 7, "ABBA"))
+    verdict = score_all(measure(replace(QUIET, speed_up=lambda kind, level: 0.5), 7, "ABBA"))
     assert {(one.concurrency, one.low, one.high) for one in verdict.pairs[0].break_evens} == {
         (0, 0, 0)
     }
-    one = judge_all(measure(replace(QUIET, concurrencies=(4,)), 7, "ABBA"))
+    one = score_all(measure(replace(QUIET, concurrencies=(4,)), 7, "ABBA"))
     assert one.pairs[0].break_evens == ()
 
 
@@ -154,12 +154,12 @@ def test_the_blocks_it_asks_for_are_mostly_enough() -> None:
     server = Server(kinds=("chat",), concurrencies=(1,), speed_up=lambda kind, level: 1.12)
     asked = settled = 0
     for seed in range(70):
-        verdict = judge_all(measure(server, seed, "ABBA"), draws=200)
+        verdict = score_all(measure(server, seed, "ABBA"), draws=200)
         if verdict.more_blocks in (4, 8):
             assert f"measure more, about {verdict.more_blocks} blocks" in verdict.sentence
             rounds = ["ABBA"] * (1 + verdict.more_blocks // 4)
             asked += 1
-            settled += judge_all(measure(server, seed, *rounds), draws=200).answer == "use"
+            settled += score_all(measure(server, seed, *rounds), draws=200).answer == "use"
     assert asked >= 10
     assert settled >= 0.6 * asked
 
@@ -215,7 +215,7 @@ LEFT_OUT = ("left-out", False)
 def test_what_weakens_a_verdict_is_a_caution_and_grave_ones_leave_no_answer(
     mend: Callable[[Block, Sample], Sample], expected: list[tuple[str, bool]], answer: str
 ) -> None:
-    verdict = judge_all(change(measure(TWICE, 8, "ABBA"), mend))
+    verdict = score_all(change(measure(TWICE, 8, "ABBA"), mend))
     assert codes(verdict) == expected
     assert verdict.answer == answer
     assert pick(verdict, None, 1).speed_up.ratio == pytest.approx(2, rel=0.02)
@@ -226,7 +226,7 @@ def test_what_weakens_a_verdict_is_a_caution_and_grave_ones_leave_no_answer(
 def test_a_block_that_answered_nothing_is_left_out() -> None:
     blocks = measure(TWICE, 9, "ABBA", "ABBA")
     dead = change(blocks, lambda block, one: fail(one) if block is blocks[5] else one)
-    verdict = judge_all(dead)
+    verdict = score_all(dead)
     assert verdict.blocks == 7
     assert ("silent-block", True) in codes(verdict)
     assert pick(verdict, None, 1).speed_up.ratio == pytest.approx(2, rel=0.02)
@@ -234,15 +234,15 @@ def test_a_block_that_answered_nothing_is_left_out() -> None:
 
 def test_too_few_prompts_are_told_and_a_cell_that_is_lost_too() -> None:
     blocks = measure(replace(TWICE, prompts=5), 11, "ABBA")
-    assert codes(judge_all(blocks)) == [("few-prompts", False)]
+    assert codes(score_all(blocks)) == [("few-prompts", False)]
     names = [f"code-{number}" for number in range(5)]
-    verdict = judge_all(change(blocks, lose("A", *names, at=(8,))))
+    verdict = score_all(change(blocks, lose("A", *names, at=(8,))))
     assert "nothing is known about code at concurrency 8" in verdict.sentence
     assert pick(verdict, None, 8).prompts == 5
 
 
 def test_starts_that_differ_much_are_a_caution() -> None:
-    verdict = judge_all(measure(replace(TWICE, start_noise=0.3), 13, "ABBA"))
+    verdict = score_all(measure(replace(TWICE, start_noise=0.3), 13, "ABBA"))
     assert codes(verdict) == [("noisy-starts", False)]
 
 

@@ -5,7 +5,7 @@ import pytest
 from slipstream.measuring.client.completions import Answer
 from slipstream.measuring.client.endpoint import Endpoint
 from slipstream.measuring.verifying.certificate import Regret
-from slipstream.measuring.verifying.regret import Profile, find_tolerance, judge_all, shrink, sum_up
+from slipstream.measuring.verifying.regret import Profile, find_tolerance, score_all, shrink, sum_up
 from tests.unit.measuring.verifying.toy_engine import SPOILED_ABOVE, Text, ToyEngine, run_toy, spoil
 
 
@@ -55,7 +55,7 @@ def test_equal_answers_are_judged_once_and_the_prompt_not_at_all() -> None:
     wrong = (*greedy[:2], 1)
     counted: list[tuple[int, int]] = []
     with run_toy(engine) as url:
-        profiles = judge_all(
+        profiles = score_all(
             Endpoint(url),
             [answer((3, 4), tuple(greedy)), answer((3, 4), wrong), answer((3, 4), tuple(greedy))],
             lambda done, of: counted.append((done, of)),

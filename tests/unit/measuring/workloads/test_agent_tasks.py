@@ -7,7 +7,7 @@ import pytest
 
 from slipstream.errors import InvalidInputError, UsageError
 from slipstream.measuring.client.sample import ToolCall
-from slipstream.measuring.tool_calls import judge_call
+from slipstream.measuring.tool_calls import check_call
 from slipstream.measuring.workloads import Prompt, Workload, load_workload
 from slipstream.measuring.workloads.agent_tasks import SIZES
 from slipstream.measuring.workloads.shipped import TASKS_A_KIND, make_prompts
@@ -70,7 +70,7 @@ def test_the_scripted_calls_are_ones_that_would_parse(tasks: list[tuple[Prompt, 
         expected = [turn.expected_tool for turn in task if turn.expected_tool]
         for call, tool in zip(called, expected, strict=True):
             made = ToolCall.model_validate(call["function"])
-            assert judge_call([made], tool, tools) == "parsed", made
+            assert check_call([made], tool, tools) == "parsed", made
         results = [one["tool_call_id"] for one in task[-1].messages if one["role"] == "tool"]
         assert results == [call["id"] for call in called]
         assert len(set(results)) == len(results)

@@ -24,14 +24,14 @@ from slipstream.measuring.verifying.conformance.asking import (
     ask_requests,
 )
 from slipstream.measuring.verifying.conformance.cases import Case, Way
-from slipstream.measuring.verifying.regret import AnswerDifference, find_difference, judge_all
+from slipstream.measuring.verifying.regret import AnswerDifference, find_difference, score_all
 
 
 @dataclass(frozen=True, slots=True)
-class CallJudge:
+class CallComparison:
     """Both arms' answers by the name of the request; tokens are tied up to `gap`.
 
-    The engine with drafts, which still runs at `url`, judges and is asked again.
+    The engine with drafts, which still runs at `url`, scores answers and is asked again.
     """
 
     url: str
@@ -68,7 +68,7 @@ class CallJudge:
         wrong = find_problem(request.case, plain), find_problem(request.case, drafted)
         if plain.is_same(drafted) and (wrong[0] is None) == (wrong[1] is None):
             return None
-        verdict, because = self._judge(request, plain, drafted, *wrong)
+        verdict, because = self._decide(request, plain, drafted, *wrong)
         return CallDifference(
             request=request.name,
             verdict=verdict,
@@ -78,7 +78,7 @@ class CallJudge:
             drafted=drafted,
         )
 
-    def _judge(
+    def _decide(
         self,
         request: CallRequest,
         plain: ParsedAnswer,
@@ -122,7 +122,7 @@ class CallJudge:
         left, right = self._find_tokens(witness)
         if left is None or right is None or left.token_ids == right.token_ids:
             return None
-        found = find_difference(left, right, judge_all(self.url, (left, right)))
+        found = find_difference(left, right, score_all(self.url, (left, right)))
         is_tie = found is not None and found.gap is not None and found.gap <= self.gap
         return found if is_tie else None
 

@@ -64,7 +64,7 @@ class Health:
     reason: str
 
 
-def judge(seen: Observation) -> Health:
+def assess(seen: Observation) -> Health:
     silent = seen.silent_seconds
     if silent is None:
         return Health(ready=False, stuck=False, reason="nothing generated yet")

@@ -170,14 +170,14 @@ class Visits:
     def close(self) -> None:
         self._log.close()
 
-    async def follow(self, judge: App, scope: Scope, receive: Receive, send: Send) -> None:
+    async def follow(self, app: App, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request, with its visit in the scope."""
         visit = Visit(scope)
         receive, send = visit.watch(receive, send)
         self._metrics.waiting.inc()
         self._metrics.connections.set(len(self._connections))
         try:
-            await judge({**scope, VISIT: visit}, receive, send)
+            await app({**scope, VISIT: visit}, receive, send)
         except Exception:
             if visit.status is None:
                 fault = Refusal(500, "the server failed; the request is not the cause")

@@ -11,7 +11,7 @@ from slipstream.measuring.verifying.conformance import asking
 from slipstream.measuring.verifying.conformance.answers import CallCheck
 from slipstream.measuring.verifying.conformance.asking import NO_REASONING, ask_plain, ask_requests
 from slipstream.measuring.verifying.conformance.cases import CASES, REPORTS, Case
-from slipstream.measuring.verifying.conformance.judging import CallJudge
+from slipstream.measuring.verifying.conformance.judging import CallComparison
 from tests.unit.measuring.verifying.conformance.toy_calls import ToyAnswer, find_forced
 from tests.unit.measuring.verifying.toy_engine import Call, ToyEngine, lose_arguments, run_toy
 
@@ -48,7 +48,7 @@ def check(
         calls = ask_plain(url, nothing, reasoning=True)
     with run_toy(arms[1]) as url:
         given = ask_requests(url, calls.requests)
-        return CallJudge(url, calls, given, gap).check()
+        return CallComparison(url, calls, given, gap).check()
 
 
 def change_text(path: str, body: dict[str, Any], answer: ToyAnswer) -> ToyAnswer:

@@ -10,8 +10,8 @@ from slipstream.hardware import load_host
 from slipstream.serving.supervision.watching.watchdog import (
     MemoryGuard,
     Observation,
+    assess,
     guard_host,
-    judge,
     should_probe,
 )
 
@@ -76,7 +76,7 @@ def see(
 def test_an_engine_is_judged_by_what_it_generates(
     seen: Observation, ready: bool, stuck: bool
 ) -> None:
-    health = judge(seen)
+    health = assess(seen)
     assert (health.ready, health.stuck) == (ready, stuck)
 
 
@@ -101,7 +101,7 @@ def test_only_an_engine_that_says_nothing_is_probed(
 
 @given(observations)
 def test_a_stuck_engine_was_silent_for_a_minute_and_failed_twice(seen: Observation) -> None:
-    health = judge(seen)
+    health = assess(seen)
     silent = seen.silent_seconds
     assert not (health.ready and health.stuck)
     if health.stuck:
@@ -112,7 +112,7 @@ def test_a_stuck_engine_was_silent_for_a_minute_and_failed_twice(seen: Observati
 
 @given(observations, seconds)
 def test_a_token_now_heals_everything(seen: Observation, later: float) -> None:
-    health = judge(replace(seen, now=NOW + later, last_token_at=NOW + later))
+    health = assess(replace(seen, now=NOW + later, last_token_at=NOW + later))
     assert health.ready
     assert not health.stuck
 
@@ -120,15 +120,15 @@ def test_a_token_now_heals_everything(seen: Observation, later: float) -> None:
 @given(observations)
 def test_an_engine_that_froze_is_replaced_in_the_end(seen: Observation) -> None:
     frozen = replace(seen, now=NOW + 2_000_000, failed_probes=2)
-    assert judge(frozen).stuck == (seen.silent_seconds is not None)
+    assert assess(frozen).stuck == (seen.silent_seconds is not None)
     assert should_probe(frozen, NOW)
 
 
 @given(observations, some.integers(0, 131072))
 def test_a_longer_prompt_never_makes_an_engine_look_worse(seen: Observation, more: int) -> None:
-    longer = judge(replace(seen, longest_prompt_tokens=seen.longest_prompt_tokens + more))
-    assert longer.ready >= judge(seen).ready
-    assert longer.stuck <= judge(seen).stuck
+    longer = assess(replace(seen, longest_prompt_tokens=seen.longest_prompt_tokens + more))
+    assert longer.ready >= assess(seen).ready
+    assert longer.stuck <= assess(seen).stuck
 
 
 def tell(gib: float) -> str:
