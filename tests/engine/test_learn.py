@@ -93,7 +93,7 @@ def test_a_round_ends_with_a_drafter_on_trial_or_with_a_reason(service: Service)
     told = json.loads(done.stdout)
     sys.stdout.write(f"\n{done.stderr}\n{told['message']}")
     verdicts = list_verdicts(service)
-    assert verdicts[0] == "serves as planned"
+    assert verdicts[0] == "planned"
     _, run = service.newest
     if verdicts[1:] == ["on trial"]:
         made = find_home(service).find(1)

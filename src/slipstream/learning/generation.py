@@ -25,13 +25,13 @@ MOST_WANTED_TOKENS = 50_000_000
 # Of failed candidates in a row, before the wait is doubled.
 FAILED_IN_A_ROW = 3
 
-Verdict = Literal["serves as planned", "not offered", "candidate", "on trial", "kept", "taken back"]
+Verdict = Literal["planned", "not offered", "candidate", "on trial", "kept", "rolled back"]
 
 
 class Generation(Record):
     """A drafter with its parent, what it was trained on and how, and its verdict so far."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     number: int
     parent: int | None = None
     drafter: Path
@@ -163,7 +163,7 @@ class LearningFolder:
         changed = self.find(number).model_copy(update={"verdict": verdict, "because": because})
         record = self._name(number) / "generation.json"
         write_atomically(record, changed.to_json().encode(), mode=0o600)
-        if verdict in ("not offered", "taken back"):
+        if verdict in ("not offered", "rolled back"):
             shutil.rmtree(self.find_drafter(number), ignore_errors=True)
 
     def end_work(self) -> None:

@@ -130,7 +130,7 @@ class Job:
             number=number,
             drafter=folder,
             made_at=datetime.now(UTC),
-            verdict="kept" if number else "serves as planned",
+            verdict="kept" if number else "planned",
             because="loaded by the user" if number else "the drafter of the plan",
         )
         self._home.add(added)
@@ -271,7 +271,7 @@ class Job:
 
     def _end_trial(self, progress: Progress, number: int, outcome: str, message: str) -> bool:
         stays = outcome in ("passed", "failed")
-        self._home.set_verdict(number, "kept" if stays else "taken back", message)
+        self._home.set_verdict(number, "kept" if stays else "rolled back", message)
         shown = f"generation {number}: {outcome}; {message}"
         if outcome == "passed":
             fresh = {"failed": 0, "wanted_tokens": FIRST_WANTED_TOKENS}

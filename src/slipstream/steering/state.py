@@ -62,13 +62,13 @@ class KindCounts(ServedSteps, _Reported):
 
 
 class Calibration(_Reported):
-    """How often drafted tokens of a kind and position were accepted, as said and as seen."""
+    """How often drafted tokens of a kind and position are accepted: predicted and measured."""
 
     kind: Kind
     position: NonNegativeInt
     tokens: NonNegativeFloat
-    said: NonNegativeFloat
-    seen: NonNegativeFloat
+    predicted: NonNegativeFloat
+    measured: NonNegativeFloat
 
 
 class LengthEstimate(_Reported):

@@ -60,8 +60,8 @@ def test_what_was_taken_back_keeps_its_record_and_loses_its_weights(
     home.add(make(home, 1), weights)
     home.set_verdict(1, "on trial", "")
     assert home.find_drafter(1).is_dir()
-    home.set_verdict(1, "taken back", "worse")
-    assert (home.find(1).verdict, home.find(1).because) == ("taken back", "worse")
+    home.set_verdict(1, "rolled back", "worse")
+    assert (home.find(1).verdict, home.find(1).because) == ("rolled back", "worse")
     assert not home.find_drafter(1).exists()
     with pytest.raises(InvalidInputError, match="no generation 2"):
         home.find(2)

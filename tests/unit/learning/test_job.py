@@ -118,7 +118,7 @@ def pair(tmp_path: Path) -> Pair:
 def test_a_better_drafter_becomes_a_generation_and_is_offered(pair: Pair) -> None:
     assert pair.run_round() == 0
     first, made = pair.home.list_generations()
-    assert (first.number, first.drafter, first.verdict) == (0, pair.first, "serves as planned")
+    assert (first.number, first.drafter, first.verdict) == (0, pair.first, "planned")
     assert (made.number, made.parent, made.verdict) == (1, 0, "candidate")
     assert made.new_tokens > 0
     assert made.shares == {"code": 0.8, "prose": 0.2}

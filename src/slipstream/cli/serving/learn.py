@@ -132,7 +132,7 @@ def _look_ahead(
 
     current = find_current(run).folder
     serving = home.find_serving(current) or Generation(
-        number=0, drafter=current, made_at=datetime.now(UTC), verdict="serves as planned"
+        number=0, drafter=current, made_at=datetime.now(UTC), verdict="planned"
     )
     free = read_host(this_machine(os.environ, datetime.now(UTC))).memory.available_bytes
     prospect = look_ahead(run, folder.list_ledgers(), home, serving, free, terms.steps)

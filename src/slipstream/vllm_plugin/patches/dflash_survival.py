@@ -7,7 +7,7 @@ from slipstream.vllm_plugin.patches.application import Patch
 _LEAST_CHUNK, _MOST_CHUNK = 64, 512
 
 
-def say_chances(module: Any) -> None:
+def send_probabilities(module: Any) -> None:
     """Send each drafted token's probability along with it, as `chances` of the draft."""
     runner, proposer = module.GPUModelRunner, module.DFlashProposer
     draft, take = proposer._greedy_sample, runner.take_draft_token_ids
@@ -58,5 +58,5 @@ PATCH = Patch(
     proof="tests/engine/test_steering.py::test_a_draft_comes_with_its_chances_only_with_the_patch",
     upstream="https://github.com/vllm-project/vllm/blob/v0.32.0/vllm/v1/worker/gpu_model_runner.py",
     drop_when="runner V1 is gone; V2's adaptive verification does the same for other methods",
-    change=say_chances,
+    change=send_probabilities,
 )

@@ -3,7 +3,7 @@
 A token is worth verifying if its chance to survive exceeds the price: the tokens that the engine
 makes elsewhere in the seconds that it takes. Of drafter and copy the one with more to gain is
 taken; what all requests gain together has to be worth the fixed part of verifying. Text is the
-target's in any case: it accepts only what it would have said itself.
+target's in any case: it accepts only what it would have predicted itself.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from slipstream.vllm_plugin.steering.copying import Copy, CopyIndex, CopyRates
-from slipstream.vllm_plugin.steering.survival import UNSAID, Survival
+from slipstream.vllm_plugin.steering.survival import NO_PROBABILITY, Survival
 
 # How fast a request's own factor follows what is accepted of its drafts, and how far.
 FACTOR_SHARE = 0.15
@@ -30,7 +30,7 @@ class Drafting:
     """What is known of an open request's drafts.
 
     Of the drafter's last row, copied over or not: `first` is the calibrated chance of its first
-    token, and of its first n tokens `said[n - 1]` are accepted by the drafter's own word.
+    token, and `predicted[n - 1]` of its first n tokens are accepted by its own probabilities.
     """
 
     kind: int
@@ -46,7 +46,7 @@ class Drafting:
     survival: Sequence[float] = ()
     factor: float = 1.0
     first: float = 0.0
-    said: Sequence[float] = ()
+    predicted: Sequence[float] = ()
 
 
 class Generating(NamedTuple):
@@ -67,7 +67,7 @@ class DraftChooser:
         # Requests, if every one of them copies.
         self.copies_all = 0
         self._proving = 0
-        self._said = self._chooses = False
+        self._has_probabilities = self._chooses = False
 
     def begin(self, request: str, kind: int, *, plain: bool, proves: bool = False) -> None:
         self.end(request)
@@ -130,7 +130,7 @@ class DraftChooser:
     ) -> tuple[list[bool], list[float], list[float]]:
         """Learn from a step; return what the ledger takes: copied, expected, first.
 
-        The last two are empty if the drafter says no chances.
+        The last two are empty if the drafter gives no probabilities.
         """
         if not self._chooses:
             self._learn_lengths(requests, drafted, accepted)
@@ -141,8 +141,10 @@ class DraftChooser:
             is_copy = state is not None and state.is_copy
             copied.append(is_copy)
             hoped = sum(state.survival[:verified]) if state is not None and verified else 0.0
-            is_said = state is not None and 0 < verified <= len(state.said)
-            expected.append(state.said[verified - 1] if state is not None and is_said else 0.0)
+            is_predicted = state is not None and 0 < verified <= len(state.predicted)
+            expected.append(
+                state.predicted[verified - 1] if state is not None and is_predicted else 0.0
+            )
             first.append(0.0 if state is None else state.first)
             if state is not None:
                 state.first = 0.0
@@ -155,7 +157,7 @@ class DraftChooser:
                     state.factor = min(max(factor, LEAST_FACTOR), MOST_FACTOR)
         if own:
             self._learn(own, drafted, accepted)
-        return (copied, expected, first) if self._said else (copied, [], [])
+        return (copied, expected, first) if self._has_probabilities else (copied, [], [])
 
     def _learn_lengths(
         self, requests: Sequence[str], drafted: Sequence[int], accepted: Sequence[int]
@@ -167,7 +169,7 @@ class DraftChooser:
         verified, right = np.array(drafted[some]), np.array(accepted[some])
         own = (kinds >= 0) & (verified > 0)
         if own.any():
-            bins = np.full((int(own.sum()), self._longest), UNSAID)
+            bins = np.full((int(own.sum()), self._longest), NO_PROBABILITY)
             verified = np.minimum(verified[own], self._longest)
             self._survival.learn(kinds[own], bins, verified, right[own])
 
@@ -180,7 +182,7 @@ class DraftChooser:
     ) -> None:
         """Learn from the drafter's own drafts."""
         longest = self._longest
-        bins = np.full((len(own), longest), UNSAID)
+        bins = np.full((len(own), longest), NO_PROBABILITY)
         for row, (_, state) in enumerate(own):
             bins[row, : len(state.bins)] = state.bins
         places = [place for place, _ in own]
@@ -197,28 +199,28 @@ class DraftChooser:
         rows: Sequence[list[int]],
         chances: Sequence[list[float]] | None,
     ) -> None:
-        """Find the survival of the drafter's tokens; a drafter may say no chances."""
+        """Find the survival of the drafter's tokens; a drafter may give no probabilities."""
         for state in states:
-            state.survival = state.bins = state.said = ()
+            state.survival = state.bins = state.predicted = ()
             state.first = 0.0
-        self._said |= chances is not None
+        self._has_probabilities |= chances is not None
         if not states or not rows[0]:
             return
-        if chances is None and self._said:
+        if chances is None and self._has_probabilities:
             return  # Not a draft: vLLM fills in zeros where the drafter cannot go on.
         shape = (len(rows), len(rows[0]))
-        said = np.full(shape, np.nan) if chances is None else np.array(chances)
+        predicted = np.full(shape, np.nan) if chances is None else np.array(chances)
         kinds = [state.kind for state in states]
         factors = [state.factor for state in states]
-        survival, bins = self._survival.calibrate(kinds, factors, said)
+        survival, bins = self._survival.calibrate(kinds, factors, predicted)
         if chances is not None:
             self._survival.remember(kinds, survival)
         for state, one, these in zip(states, survival.tolist(), bins.tolist(), strict=True):
             state.survival, state.bins = one, these
         if chances is not None:
-            sums = said.cumprod(axis=1).cumsum(axis=1).tolist()
+            sums = predicted.cumprod(axis=1).cumsum(axis=1).tolist()
             for state, row, own in zip(states, survival[:, 0].tolist(), sums, strict=True):
-                state.first, state.said = row, own
+                state.first, state.predicted = row, own
 
     def _follow(self, state: Drafting, tokens: list[int], longest: int) -> Copy | None:
         """Learn whether the last copy was right, and return the next."""

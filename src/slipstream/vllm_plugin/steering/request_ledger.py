@@ -29,8 +29,8 @@ _SLOTS = 64
 _STRANGERS = 0
 _COPY_NAMES = ("copies", "copied", "copied_accepted")
 _COUNTED = ("tokens", "steps", "sequences", "drafts", "drafted")
-_SAID = ("proposals", "expected", "first_expected")
-_NAMES = (*_COUNTED, *_COPY_NAMES, *_SAID)
+_PREDICTED = ("proposals", "expected", "first_expected")
+_NAMES = (*_COUNTED, *_COPY_NAMES, *_PREDICTED)
 # After these there is a row per number of accepted tokens, and one for steps without a draft.
 _ACCEPTED = len(_NAMES)
 Slots = NDArray[np.intp]
@@ -98,7 +98,7 @@ class RequestLedger:
         self._requests, self._aborted = Counter[Kind](), Counter[Kind]()
         self._batch: list[str] = []
         self._batch_slots = np.empty(0, np.intp)
-        self._says = False
+        self._has_probabilities = False
         self._lock = threading.Lock()
 
     @property
@@ -157,9 +157,9 @@ class RequestLedger:
                 drew &= ~copies
             self._add_rows(_COUNTED, slots, (given, gives, gives * count, drew, verified * drew))
             if len(first):
-                said, chance = (np.frombuffer(array("d", one)) for one in (expected, first))
-                self._add_rows(_SAID, slots, (chance > 0, said * drew, chance * ~drew))
-                self._says = True
+                predicted, chance = (np.frombuffer(array("d", one)) for one in (expected, first))
+                self._add_rows(_PREDICTED, slots, (chance > 0, predicted * drew, chance * ~drew))
+                self._has_probabilities = True
             reached = np.where(drew, np.minimum(right, self._longest), self._longest + 1)
             table[_ACCEPTED + reached, slots] += 1
             begun = slots[gives]
@@ -176,8 +176,8 @@ class RequestLedger:
             self._requests[kind] += 1
             self._aborted[kind] += ended == "aborted"
         steps, sequences = counts["steps"], counts.pop("sequences")
-        if not self._says:
-            counts = {name: value for name, value in counts.items() if name not in _SAID}
+        if not self._has_probabilities:
+            counts = {name: value for name, value in counts.items() if name not in _PREDICTED}
         line = {
             "schema_version": 1,
             "at": round(time.time(), 3),

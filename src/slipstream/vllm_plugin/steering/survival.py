@@ -1,7 +1,7 @@
-"""The chance that a drafted token survives: what the drafter says of it, held against what came.
+"""The chance that a drafted token survives: the drafter's probability, calibrated by what came.
 
 A drafter's probability is no chance: it is calibrated by kind of content, position in the draft
-and what was said. A request whose drafts do worse than that, as in a context beyond the drafter's
+and probability. A request whose drafts do worse than that, as in a context beyond the drafter's
 window, has a factor of its own.
 """
 
@@ -15,10 +15,10 @@ from slipstream.steering.state import KINDS, Calibration
 EDGES = np.array((0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97))
 # What was seen of 5,016 drafts in each bin, before an engine has seen its own (measurements.md).
 _SEEN = (0.05, 0.09, 0.2, 0.29, 0.4, 0.48, 0.63, 0.72, 0.83, 0.97)
-# The middle of what was said in each.
-_SAID = (0.03, 0.07, 0.15, 0.27, 0.42, 0.57, 0.72, 0.85, 0.94, 0.99)
-# Of a drafter that says nothing.
-UNSAID, UNSAID_RATE = len(_SEEN), 0.6
+# The middle of the drafter's probabilities in each.
+_PREDICTED = (0.03, 0.07, 0.15, 0.27, 0.42, 0.57, 0.72, 0.85, 0.94, 0.99)
+# Of a drafter without probabilities.
+NO_PROBABILITY, DEFAULT_RATE = len(_SEEN), 0.6
 # So many drafted tokens count as much as what was assumed before.
 WEIGHT = 12.0
 # Verified tokens after which an earlier one counts half.
@@ -35,9 +35,9 @@ class Survival:
         longest = self.longest = max(1, longest)
         shape = (len(KINDS), longest, len(_SEEN) + 1)
         self._hits, self._trials = np.zeros(shape), np.zeros(shape)
-        self._prior = np.array((*_SEEN, UNSAID_RATE))
+        self._prior = np.array((*_SEEN, DEFAULT_RATE))
         self._rates = np.broadcast_to(self._prior, shape).copy()
-        self._means = np.full(longest, UNSAID_RATE)
+        self._rates_by_position = np.full(longest, DEFAULT_RATE)
         self._rows = np.zeros((len(KINDS), ROWS, longest))
         self._drafted_at = np.zeros((len(KINDS), ROWS))
         self._seen = np.zeros(len(KINDS), int)
@@ -52,13 +52,13 @@ class Survival:
         """Return each token's survival by request and position, and the bins that it was in."""
         width = chances.shape[1]
         bins = np.searchsorted(EDGES, chances)
-        bins[np.isnan(chances)] = UNSAID
+        bins[np.isnan(chances)] = NO_PROBABILITY
         rates = self._rates[np.asarray(kinds)[:, None], np.arange(width), bins]
         return np.minimum(rates * np.asarray(factors)[:, None], 0.999).cumprod(1), bins
 
     def remember(self, kinds: Sequence[int], survival: np.ndarray) -> None:
         """Keep what drafts are worth; a narrow one is continued as drafts on average do."""
-        tail = self._means[survival.shape[1] :].cumprod()
+        tail = self._rates_by_position[survival.shape[1] :].cumprod()
         for kind, row in zip(kinds, np.hstack((survival, survival[:, -1:] * tail)), strict=True):
             place = self._seen[kind] % ROWS
             self._rows[kind, place], self._drafted_at[kind, place] = row, self.steps
@@ -86,7 +86,9 @@ class Survival:
         by_bin = (hits.sum(0) + WEIGHT * self._prior) / (trials.sum(0) + WEIGHT)
         by_position = (hits + WEIGHT * by_bin) / (trials + WEIGHT)
         self._rates = (self._hits + WEIGHT * by_position) / (self._trials + WEIGHT)
-        self._means = (hits.sum(1) + WEIGHT * self._means) / (trials.sum(1) + WEIGHT)
+        self._rates_by_position = (hits.sum(1) + WEIGHT * self._rates_by_position) / (
+            trials.sum(1) + WEIGHT
+        )
 
     def weigh(self, price: float) -> np.ndarray:
         """Return what each width verifies and gains per draft at a price, and its error.
@@ -101,9 +103,9 @@ class Survival:
     def _weigh_kind(self, kind: int, price: float) -> np.ndarray:
         count = min(self._seen[kind], ROWS)
         if not count:
-            rows = self._rates[kind, :, UNSAID].cumprod()
+            rows = self._rates[kind, :, NO_PROBABILITY].cumprod()
             gains = (rows * (rows > price)).cumsum()
-            error = gains / np.sqrt(4 + self._trials[kind, 0, UNSAID])
+            error = gains / np.sqrt(4 + self._trials[kind, 0, NO_PROBABILITY])
             return np.stack(((rows > price).cumsum(), gains, error))
         rows, ages = self._rows[kind, :count], self.steps - self._drafted_at[kind, :count]
         weights = 0.5 ** ((ages - ages.min()) / ROW_HALF_LIFE)
@@ -113,21 +115,21 @@ class Survival:
         gains = (rows * kept).cumsum(1)
         mean = weights @ gains
         # The fewer and older they are, the rather may they be as good as drafts on average.
-        spread = weights @ (gains - mean) ** 2 + self._means.cumprod().cumsum() ** 2
+        spread = weights @ (gains - mean) ** 2 + self._rates_by_position.cumprod().cumsum() ** 2
         error = np.sqrt(spread / (1 + evidence))
         return np.stack(((weights @ kept).cumsum(), mean, error))
 
     def list_calibration(self) -> list[Calibration]:
-        """List what the drafter said of its tokens, and what became of them."""
-        trials, hits = self._trials[:, :, :UNSAID], self._hits[:, :, :UNSAID]
-        counts, said, seen = trials.sum(2), trials @ np.array(_SAID), hits.sum(2)
+        """List the drafter's predicted acceptance of its tokens, and the measured one."""
+        trials, hits = self._trials[:, :, :NO_PROBABILITY], self._hits[:, :, :NO_PROBABILITY]
+        counts, predicted, hit = trials.sum(2), trials @ np.array(_PREDICTED), hits.sum(2)
         return [
             Calibration(
                 kind=KINDS[kind],
                 position=position + 1,
                 tokens=round(float(counts[kind, position]), 1),
-                said=round(float(said[kind, position] / counts[kind, position]), 4),
-                seen=round(float(seen[kind, position] / counts[kind, position]), 4),
+                predicted=round(float(predicted[kind, position] / counts[kind, position]), 4),
+                measured=round(float(hit[kind, position] / counts[kind, position]), 4),
             )
             for kind, position in np.argwhere(counts >= 1).tolist()
         ]

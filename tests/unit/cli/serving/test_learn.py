@@ -88,7 +88,7 @@ def test_a_round_by_hand_is_tried_kept_and_taken_back(theatre: Learning, capsys:
             codes.append(await asyncio.to_thread(type_words, word))
         assert codes == [0, 0, 0], capsys.readouterr().err
         assert theatre.run.trial is not None
-        assert theatre.list_verdicts() == ["serves as planned", "on trial"]
+        assert theatre.list_verdicts() == ["planned", "on trial"]
         log_requests(stage, 150, BETTER, after=time.time())
         await theatre.until(theatre.has_passed)
         codes.append(await asyncio.to_thread(type_words))
@@ -121,7 +121,7 @@ def test_a_round_that_wins_nothing_says_so(theatre: Learning, capsys: Capture) -
     assert theatre.serve(act) == 0
     assert "at its ceiling for this traffic" in json.loads(capsys.readouterr().out)["message"]
     assert theatre.client.loaded == []
-    assert theatre.list_verdicts() == ["serves as planned"]
+    assert theatre.list_verdicts() == ["planned"]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from slipstream.vllm_plugin.steering.choosing import (
     Generating,
     find_most_constrained,
 )
-from slipstream.vllm_plugin.steering.survival import UNSAID, Survival
+from slipstream.vllm_plugin.steering.survival import NO_PROBABILITY, Survival
 from tests.unit.vllm_plugin.steering.recorded_engine import read_steps
 
 CODE, PROSE = KINDS.index("code"), KINDS.index("prose")
@@ -197,7 +197,7 @@ def test_a_drafter_that_says_nothing_is_judged_by_position() -> None:
     survival = Survival(3)
     one = np.array([CODE])
     for accepted in [3, 1, 0, 0] * 50:
-        survival.learn(one, np.full((1, 3), UNSAID), np.array([3]), np.array([accepted]))
+        survival.learn(one, np.full((1, 3), NO_PROBABILITY), np.array([3]), np.array([accepted]))
     survival.settle()
     gains = survival.weigh(0.0)[1]
     assert np.diff(gains) == pytest.approx([0.5, 0.25, 0.25], abs=0.05)
