@@ -196,7 +196,7 @@ def _read_speed(options: argparse.Namespace) -> EngineSpeed:
         speed = take_recipe(found)
     changes: dict[str, object] = {}
     if options.prompt_rate:
-        changes |= {"by_prompt_token": 1 / options.prompt_rate, "prompt_source": "--prompt-rate"}
+        changes |= {"per_prompt_token": 1 / options.prompt_rate, "prompt_source": "--prompt-rate"}
     for name in ("max_sequences", "start_seconds"):
         if value := getattr(options, name):
             changes[name] = value

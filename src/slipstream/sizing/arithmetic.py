@@ -68,7 +68,7 @@ class PoolLoad:
     def prompt_share(self) -> float:
         """The share of a replica's time that goes into prompts' tokens."""
         tokens = self._mean(lambda kind: kind.uncached_tokens)
-        return self.arrivals * tokens * self.speed.by_prompt_token
+        return self.arrivals * tokens * self.speed.per_prompt_token
 
     @property
     def busy_share(self) -> float:
@@ -114,7 +114,7 @@ class PoolLoad:
             rest = seconds - step - self.speed.overhead_seconds - waiting / most / left
             parts = numpy.outer(step * (number > 0), _PARTS_OF_A_STEP)
             prompts, up_to = self._prompts
-            read = (rest[:, None] - parts) / max(self.speed.by_prompt_token, 1e-12)
+            read = (rest[:, None] - parts) / max(self.speed.per_prompt_token, 1e-12)
             within = up_to[numpy.searchsorted(prompts, read, side="right")].mean(axis=1)
         return float(within @ self.chances)
 

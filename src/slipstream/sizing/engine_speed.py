@@ -59,16 +59,16 @@ class DraftYield(Record):
 class EngineSpeed(Record):
     """One replica; `error` is half of the 95 % interval of its step time, as a share of it.
 
-    A prompt's token that is not cached adds `by_prompt_token` to the step that reads it, and
+    A prompt's token that is not cached adds `per_prompt_token` to the step that reads it, and
     `overhead_seconds` come before a first token outside of the engine's core.
     """
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     source: str
     drafting: StepCost | None
     plain: StepCost | None
     yields: tuple[DraftYield, ...]
-    by_prompt_token: NonNegativeFloat
+    per_prompt_token: NonNegativeFloat
     prompt_source: str
     overhead_seconds: NonNegativeFloat = 0.0
     error: NonNegativeFloat
@@ -119,7 +119,7 @@ class EngineSpeed(Record):
         changes = {
             "drafting": self.drafting and self.drafting.stretch(1 + share),
             "plain": self.plain and self.plain.stretch(1 + share),
-            "by_prompt_token": self.by_prompt_token * (1 + share),
+            "per_prompt_token": self.per_prompt_token * (1 + share),
         }
         return self.model_copy(update=changes)
 

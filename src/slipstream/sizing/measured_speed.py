@@ -94,7 +94,7 @@ def take_profile(profile: SpeedProfile, start_seconds: Sequence[float], source: 
         drafting=steps.drafting,
         plain=steps.plain,
         yields=tuple(yields),
-        by_prompt_token=steps.drafting.by_token,
+        per_prompt_token=steps.drafting.per_token,
         prompt_source=DERIVED_PROMPTS,
         error=profile.choice.prediction.error,
         max_sequences=profile.max_sequences,
@@ -119,7 +119,7 @@ def take_ledger(lines: Sequence[LedgerLine], source: str) -> EngineSpeed:
             f"{source} has too few requests of several tokens to estimate the cost of a step",
             hint=_LEDGER,
         )
-    prompts = [fit.by_prompt_token for fit, _ in fits if fit.by_prompt_token > 0]
+    prompts = [fit.per_prompt_token for fit, _ in fits if fit.per_prompt_token > 0]
     list_yields = _list_realised_yields if fitted else _list_yields
     yields = list_yields(served) if drafting else ()
     return EngineSpeed(
@@ -128,8 +128,8 @@ def take_ledger(lines: Sequence[LedgerLine], source: str) -> EngineSpeed:
         plain=plain[0].cost if plain else None,
         yields=yields,
         # A plain step's token counts as its sequence's.
-        by_prompt_token=min(
-            prompts, default=max(fit.cost.by_token or fit.cost.by_sequence for fit, _ in fits)
+        per_prompt_token=min(
+            prompts, default=max(fit.cost.per_token or fit.cost.per_sequence for fit, _ in fits)
         ),
         prompt_source="fitted to the ledger" if prompts else DERIVED_PROMPTS,
         error=max(error for _, error in fits),

@@ -108,7 +108,7 @@ def _fit_steps(points: Sequence[RatePoint], draft_length: int) -> RateFit:
         raise InvalidInputError("the published rates fit no line", hint="slipstream tune TARGET")
     fixed = fit.cost.fixed
     by_kind = {kind: fixed / fmean(own) for kind, own in tokens.items()}
-    return RateFit(draft_length, by_kind, fit.cost.by_token / fixed, fixed)
+    return RateFit(draft_length, by_kind, fit.cost.per_token / fixed, fixed)
 
 
 def take_recipe(recipe: Recipe) -> EngineSpeed:
@@ -124,8 +124,8 @@ def take_recipe(recipe: Recipe) -> EngineSpeed:
     reading = _find_reading(recipe)
     plain_points = [one for one in recipe.evidence if one.plain_tokens_per_s is not None]
     fixed, why = _find_fixed(fit, reading, plain_points)
-    by_token = fit.slope * fixed
-    plain, plain_why = _fit_plain(plain_points, fixed, by_token, reading)
+    per_token = fit.slope * fixed
+    plain, plain_why = _fit_plain(plain_points, fixed, per_token, reading)
     most = max(point.concurrency for point in points)
     sources = sorted({f"{one.by} ({one.source})" for one in recipe.evidence if one.concurrency})
     yields: list[DraftYield] = []
@@ -137,10 +137,10 @@ def take_recipe(recipe: Recipe) -> EngineSpeed:
         ]
     return EngineSpeed(
         source=f"recipe {recipe.name}: {', '.join(sources)}",
-        drafting=StepCost(fixed=fixed, by_token=by_token, most_sequences=most),
+        drafting=StepCost(fixed=fixed, per_token=per_token, most_sequences=most),
         plain=plain,
         yields=tuple(yields),
-        by_prompt_token=by_token,
+        per_prompt_token=per_token,
         prompt_source=DERIVED_PROMPTS,
         error=max(PUBLISHED_ERROR, fit.find_error(points)),
         max_sequences=recipe.settings.sequences or most,
@@ -199,7 +199,10 @@ def _find_fixed(
 
 
 def _fit_plain(
-    evidence: Sequence[Evidence], fixed: float, by_token: float, reading: tuple[float, float] | None
+    evidence: Sequence[Evidence],
+    fixed: float,
+    per_token: float,
+    reading: tuple[float, float] | None,
 ) -> tuple[StepCost, str]:
     """Return the line of an engine without a drafter, and how it was found."""
     points = [(one.concurrency or 1, one.plain_tokens_per_s or 0.0) for one in evidence]
@@ -208,11 +211,11 @@ def _fit_plain(
         return fit.cost, "plain rates are published"
     if points:
         step = max(load / rate for load, rate in points)
-        cost = StepCost(fixed=max(0.0, step - by_token), by_sequence=by_token)
+        cost = StepCost(fixed=max(0.0, step - per_token), per_sequence=per_token)
         return (
             cost,
             "plain is published at one concurrency: a sequence is assumed to cost a token",
         )
     share = reading[0] / sum(reading) if reading else 1.0
-    cost = StepCost(fixed=fixed * share, by_sequence=by_token)
+    cost = StepCost(fixed=fixed * share, per_sequence=per_token)
     return cost, "no plain rate is published: plain steps are drafted ones without the drafter"

@@ -39,7 +39,7 @@ class Replica:
     def __init__(self, speed: EngineSpeed, draft_length: int) -> None:
         cost = speed.find_cost(draft_length)
         self._cost, self._length = cost.fixed, draft_length
-        self._marginal, self._by_prompt = cost.marginal(draft_length), speed.by_prompt_token
+        self._marginal, self._by_prompt = cost.marginal(draft_length), speed.per_prompt_token
         self._most, self._budget = speed.max_sequences, speed.batched_tokens
         self._waiting: deque[SimulatedRequest] = deque()
         self._filling: deque[SimulatedRequest] = deque()

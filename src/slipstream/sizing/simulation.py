@@ -290,7 +290,7 @@ class Simulation:
             ttft=self.ttft.describe(),
             tpot=self.tpot.describe(),
             reached=tuple(reached),
-            holds=all(time is None or time <= limit.seconds for time, limit in pairs),
+            meets_goal=all(time is None or time <= limit.seconds for time, limit in pairs),
             busy_share=busy / self._machine_seconds if self._machine_seconds else 0.0,
             mean_in_flight=self._flight_seconds / last_arrival if last_arrival else 0.0,
             machine_hours=self._machine_seconds / HOUR,

@@ -54,8 +54,8 @@ class _Option:
 
     @property
     def rank(self) -> tuple[bool, int, bool]:
-        """What holds comes first, then the fewest machines; every pool needs a spare of its own."""
-        missed = self.figures is not None and not self.figures.holds
+        """What meets the goal comes first, then the fewest machines; every pool needs a spare."""
+        missed = self.figures is not None and not self.figures.meets_goal
         return missed, self.replicas + len(self.pools), self.style != "drafted"
 
     def move(self, more: int) -> "_Option":
@@ -149,10 +149,10 @@ class Sizer:
         return best
 
     def _correct(self, option: _Option) -> _Option:
-        """Move the count to the border of what the simulation holds; of pools, all together."""
+        """Move the count to where the simulation just meets the goal; pools move together."""
         self.say(f"simulating {option.style}: {option.replicas} replicas by arithmetic")
         option = replace(option, figures=(figures := self._run(option)))
-        step = max(1, option.replicas // 25) * (-1 if figures.holds else 1)
+        step = max(1, option.replicas // 25) * (-1 if figures.meets_goal else 1)
         for _ in range(MOST_CORRECTIONS):
             other = option.move(step)
             # A short recording does not show a queue that grows without end.
@@ -160,10 +160,10 @@ class Sizer:
             if step < 0 and (other.replicas > option.replicas + step or busy >= THROUGHPUT_SHARE):
                 break
             other = replace(other, figures=(figures := self._run(other)))
-            if step < 0 and not figures.holds:
+            if step < 0 and not figures.meets_goal:
                 break
             option = other
-            if step > 0 and figures.holds:
+            if step > 0 and figures.meets_goal:
                 break
         return option
 
@@ -203,7 +203,7 @@ class Sizer:
             pools = (replace(pool, replicas=pool.replicas + spares) for pool in option.pools)
             spared = replace(option, pools=tuple(pools))
             with_spares = self._run(spared, failure)
-            if with_spares.holds:
+            if with_spares.meets_goal:
                 break
         return Outage(
             seconds=away,

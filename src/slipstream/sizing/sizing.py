@@ -58,8 +58,8 @@ class ServedFigures(Record):
     """What the counted requests of a simulation got, and the fleet in all of it.
 
     `seconds` is the time in which counted requests arrived; one without a second token has no
-    `tpot`. `reached` has the times at the shares of the goal's limits, in their order, and `holds`
-    says whether all of them are kept. `lost` were cut off by a failure, `busy_share` is how much
+    `tpot`. `reached` has the times at the shares of the goal's limits, in their order, and
+    `meets_goal` is whether all of them are met. `lost` were cut off by a failure, `busy_share` is how much
     of the replicas' time was steps.
     """
 
@@ -71,7 +71,7 @@ class ServedFigures(Record):
     ttft: Percentiles | None
     tpot: Percentiles | None
     reached: tuple[float | None, ...]
-    holds: bool
+    meets_goal: bool
     busy_share: float
     mean_in_flight: float
     machine_hours: float
@@ -83,7 +83,7 @@ class PoolSize(Record):
     """Replicas alike: the kinds that they serve, their draft length, how many there are.
 
     `low` and `high` are the counts if every step were faster or slower by the speed's error; `high`
-    is None if no count holds the goal then. The rest is one replica by the arithmetic: its requests
+    is None if no count meets the goal then. The rest is one replica by the arithmetic: its requests
     per second, the steps of each, the share of its time that prompts take, the sequences in it, the
     seconds of a step with so many, and its load over the largest that does not queue without end.
     """
@@ -110,9 +110,9 @@ class SizeOption(Record):
     cost_per_million: float | None = None
 
     @property
-    def holds(self) -> bool | None:
+    def meets_goal(self) -> bool | None:
         """Whether the simulation held the goal, None without one."""
-        return None if self.simulated is None else self.simulated.holds
+        return None if self.simulated is None else self.simulated.meets_goal
 
     @property
     def replicas(self) -> int:
@@ -172,7 +172,7 @@ class DayFigures(Record):
 class Sizing(Record):
     """The answer, the options beside it and all that it rests on."""
 
-    schema_version: Literal[2] = 2
+    schema_version: Literal[3] = 3
     demand: Demand
     goal: Goal
     speed: EngineSpeed
@@ -189,5 +189,5 @@ class Sizing(Record):
 
     @property
     def best(self) -> SizeOption | None:
-        """The option with the fewest machines, spares included; None if none holds the goal."""
+        """The option with the fewest machines, spares included; None if none meets the goal."""
         return self.options[0] if self.options else None

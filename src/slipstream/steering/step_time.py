@@ -37,7 +37,7 @@ OUTLYING_SPREADS = 5.0
 OUTLYING_SHARE = 0.1
 MOST_SET_ASIDE = 0.25
 MEDIAN_TO_SPREAD = 1.4826
-COSTS = ("fixed", "by_sequence", "by_token")
+COSTS = ("fixed", "per_sequence", "per_token")
 
 
 class StepCost(Record):
@@ -48,8 +48,8 @@ class StepCost(Record):
     """
 
     fixed: NonNegativeFloat
-    by_sequence: NonNegativeFloat = 0.0
-    by_token: NonNegativeFloat = 0.0
+    per_sequence: NonNegativeFloat = 0.0
+    per_token: NonNegativeFloat = 0.0
     covariance: tuple[tuple[float, ...], ...] = ((0.0,) * 3,) * 3
     points: int = 0
     set_aside: int = 0
@@ -62,7 +62,7 @@ class StepCost(Record):
 
     def marginal(self, draft_length: float) -> float:
         """Return what one more sequence adds to a step."""
-        return self.by_sequence + self.by_token * (draft_length + 1)
+        return self.per_sequence + self.per_token * (draft_length + 1)
 
     def find_error(self, sequences: float, draft_length: float) -> float:
         """Return the predicted time's own error as a share of it, if errors had a spread of 1."""
@@ -112,7 +112,7 @@ class StepFit:
     """
 
     cost: StepCost
-    by_prompt_token: float
+    per_prompt_token: float
     columns: list[int]
     residuals: list[float]
 
@@ -167,7 +167,7 @@ def _fit_columns(rows: Sequence[StepRow], table: "Array", columns: list[int]) ->
             most_sequences=max(row.sequences for row in near),
             most_tokens=max(row.sequences * (row.draft_length + 1) for row in near),
         ),
-        by_prompt_token=float(every[3]),
+        per_prompt_token=float(every[3]),
         columns=columns,
         residuals=(times[kept] / fitted - 1).tolist(),
     )

@@ -39,7 +39,7 @@ class Confirmation(Record):
 class SpeedProfile(Record):
     """The speed of every draft length on one machine; `shares` are the kinds' shares of tokens."""
 
-    schema_version: Literal[2] = 2
+    schema_version: Literal[3] = 3
     conditions: Conditions
     goal: Goal
     max_sequences: int

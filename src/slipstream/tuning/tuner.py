@@ -62,7 +62,7 @@ class StartReport(Record):
 class Tuning(Record):
     """Everything that was done, and the resulting plan."""
 
-    schema_version: Literal[2] = 2
+    schema_version: Literal[3] = 3
     profile: SpeedProfile
     starts: tuple[StartReport, ...]
     trials: tuple[Trial, ...]

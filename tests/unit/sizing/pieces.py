@@ -11,8 +11,8 @@ TOKENS = {"code": 5.67, "prose": 2.63}
 def make_speed(
     *,
     fixed: float = 0.076,
-    by_token: float = 0.00077,
-    by_prompt_token: float = 0.0002,
+    per_token: float = 0.00077,
+    per_prompt_token: float = 0.0002,
     longest: int = 15,
     max_sequences: int = 16,
     start_seconds: float | None = None,
@@ -21,8 +21,8 @@ def make_speed(
     """Return the engine that matches the published rates of a 27B model on a GB10."""
     return EngineSpeed(
         source="test",
-        drafting=StepCost(fixed=fixed, by_token=by_token),
-        plain=StepCost(fixed=fixed, by_sequence=by_token),
+        drafting=StepCost(fixed=fixed, per_token=per_token),
+        plain=StepCost(fixed=fixed, per_sequence=per_token),
         yields=tuple(
             DraftYield(
                 kind=kind,
@@ -32,7 +32,7 @@ def make_speed(
             for kind, tokens in TOKENS.items()
             for length in range(1, longest + 1)
         ),
-        by_prompt_token=by_prompt_token,
+        per_prompt_token=per_prompt_token,
         prompt_source="test",
         error=error,
         max_sequences=max_sequences,

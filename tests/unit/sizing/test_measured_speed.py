@@ -35,7 +35,7 @@ def write_ledger(speed: EngineSpeed, length: int, rate: float, seed: int) -> Ite
         others = sum(
             prompts[o.arrived] for o, (a, _) in zip(served, spans, strict=True) if first < a <= end
         )
-        decoding = end - first - others * speed.by_prompt_token
+        decoding = end - first - others * speed.per_prompt_token
         steps = max(1, round(decoding / cost.predict(batch, length)))
         drafts = speed.find_yield(one.kind, length)
         accepted = [round(steps * share) for share in drafts.by_position] if drafts else []
@@ -58,7 +58,7 @@ def write_ledger(speed: EngineSpeed, length: int, rate: float, seed: int) -> Ite
 
 @pytest.mark.parametrize("length", [0, 3])
 def test_what_wrote_a_ledger_is_found_in_it(length: int) -> None:
-    speed = make_speed(fixed=0.03, by_token=0.002, by_prompt_token=0.001, longest=3)
+    speed = make_speed(fixed=0.03, per_token=0.002, per_prompt_token=0.001, longest=3)
     lines = [
         line
         for rate, seed in ((0.05, 1), (0.5, 2), (1.0, 3))
@@ -69,7 +69,7 @@ def test_what_wrote_a_ledger_is_found_in_it(length: int) -> None:
     for batch in (1, 4, 8):
         expected = speed.find_cost(length).predict(batch, length)
         assert found.find_cost(length).predict(batch, length) == pytest.approx(expected, rel=0.08)
-    assert found.by_prompt_token == pytest.approx(0.001, rel=0.15)
+    assert found.per_prompt_token == pytest.approx(0.001, rel=0.15)
     if length:
         for kind in KINDS:
             assert found.count_tokens_per_step(kind, 3) == pytest.approx(
@@ -78,7 +78,7 @@ def test_what_wrote_a_ledger_is_found_in_it(length: int) -> None:
 
 
 def test_an_engine_that_copies_has_the_speed_that_it_had_at_the_length_it_verified() -> None:
-    speed = make_speed(fixed=0.03, by_token=0.002, by_prompt_token=0.001, longest=3)
+    speed = make_speed(fixed=0.03, per_token=0.002, per_prompt_token=0.001, longest=3)
     lines = []
     for rate, seed in ((0.05, 1), (0.5, 2), (1.0, 3)):
         for line in write_ledger(speed, 3, rate, seed):

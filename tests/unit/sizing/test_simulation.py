@@ -30,9 +30,9 @@ def make_plain(**changes: object) -> EngineSpeed:
         {
             "source": "test",
             "drafting": None,
-            "plain": StepCost(fixed=0.01, by_sequence=0.001),
+            "plain": StepCost(fixed=0.01, per_sequence=0.001),
             "yields": (),
-            "by_prompt_token": 0.001,
+            "per_prompt_token": 0.001,
             "prompt_source": "test",
             "error": 0.1,
             "max_sequences": 4,
@@ -185,14 +185,14 @@ def test_a_goal_is_judged_at_its_own_percentile(share: float) -> None:
     for seconds, holds in ((0.98 * reached, False), (1.02 * reached, True)):
         goal = make_goal(f"tpot<{1000 * seconds:.6f}ms@p{100 * share:g}")
         figures = Simulation([pool], goal=goal).run(arrivals)
-        assert figures.holds == holds
+        assert figures.meets_goal == holds
         assert figures.reached == pytest.approx([reached])
 
 
 @pytest.mark.parametrize(("begin", "end"), [(0, 1000), (200, 1000), (400, 520)])
 def test_tokens_per_second_are_those_of_the_time_that_counts(begin: float, end: float) -> None:
     demand = make_demand(2.0, 0.0, prompt=100, answer=100)
-    pool = SimulatedPool(make_plain(max_sequences=64, by_prompt_token=1e-4), 0, 2, ("code",))
+    pool = SimulatedPool(make_plain(max_sequences=64, per_prompt_token=1e-4), 0, 2, ("code",))
     simulation = Simulation([pool], begin=begin, end=end)
     figures = simulation.run(draw_requests(demand, 1000, seed=0))
     assert figures.seconds == pytest.approx(end - begin, abs=5)

@@ -77,14 +77,14 @@ def test_throughput_alone_fills_replicas_further_than_a_limit_does() -> None:
 def test_the_simulation_corrects_the_count_and_fails_a_replica() -> None:
     sizing = size(make_speed(start_seconds=120.0), simulate=True, share=0.15)
     best = find_best(sizing)
-    assert best.holds
+    assert best.meets_goal
     assert best.simulated is not None
     assert (best.simulated.reached[0] or 9) <= 2
     assert best.replicas == pytest.approx(find_best(size(share=0.15)).replicas, rel=0.25)
     assert sizing.outage is not None
     assert sizing.outage.figures.lost > 0
     assert sizing.outage.spares >= 1
-    assert sizing.outage.with_spares.holds
+    assert sizing.outage.with_spares.meets_goal
 
 
 def test_a_million_tokens_cost_what_the_machines_do() -> None:
@@ -104,7 +104,7 @@ def test_a_kind_without_acceptance_is_sized_plain_and_said_so() -> None:
 
 
 def test_pools_of_one_fleet_are_corrected_where_they_are_busiest() -> None:
-    speed = make_speed(by_prompt_token=0.002)
+    speed = make_speed(per_prompt_token=0.002)
     goal = make_goal("ttft<3s@p95")
     demand = make_demand(1.0, 0.05)
     sizing = Sizer(demand, goal, speed, price=MachinePrice()).size()

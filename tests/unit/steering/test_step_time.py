@@ -20,8 +20,8 @@ CELLS = [(n, k) for n in (1.0, 2.0, 5.0, 16.0) for k in (2, 7, 15)]
 costs = some.builds(
     StepCost,
     fixed=some.floats(0.1, 10),
-    by_sequence=some.floats(0.001, 1),
-    by_token=some.floats(0.001, 1),
+    per_sequence=some.floats(0.001, 1),
+    per_token=some.floats(0.001, 1),
 )
 
 
@@ -39,8 +39,8 @@ def fit(rows: list[StepRow]) -> StepFit:
 @given(costs)
 def test_costs_without_noise_are_found(cost: StepCost) -> None:
     found = fit(take(cost))
-    values = (found.cost.fixed, found.cost.by_sequence, found.cost.by_token)
-    assert values == pytest.approx((cost.fixed, cost.by_sequence, cost.by_token), rel=1e-6)
+    values = (found.cost.fixed, found.cost.per_sequence, found.cost.per_token)
+    assert values == pytest.approx((cost.fixed, cost.per_sequence, cost.per_token), rel=1e-6)
     assert found.residuals == pytest.approx([0] * len(CELLS), abs=1e-6)
     assert found.degrees_of_freedom == len(CELLS) - 3
     assert (found.cost.most_sequences, found.cost.most_tokens) == (16, 256)
@@ -57,7 +57,7 @@ def test_one_wild_value_is_set_aside(cost: StepCost, wild: int, times: float) ->
 
 
 def test_where_a_third_is_wild_nothing_is_set_aside() -> None:
-    rows = take(StepCost(fixed=1, by_token=0.01))
+    rows = take(StepCost(fixed=1, per_token=0.01))
     found = fit(
         [row._replace(seconds=row.seconds * (3 if n % 3 else 1)) for n, row in enumerate(rows)]
     )
@@ -72,8 +72,8 @@ def test_where_a_third_is_wild_nothing_is_set_aside() -> None:
 def test_no_cost_is_negative_whatever_was_measured(times: list[float], prompts: list[int]) -> None:
     cells = zip(CELLS, times, prompts, strict=True)
     found = fit([StepRow(n, k, time, 1, tokens) for (n, k), time, tokens in cells])
-    assert min(found.cost.fixed, found.cost.by_sequence, found.cost.by_token) >= 0
-    assert found.by_prompt_token >= 0
+    assert min(found.cost.fixed, found.cost.per_sequence, found.cost.per_token) >= 0
+    assert found.per_prompt_token >= 0
     assert min(found.cost.covariance[place][place] for place in range(3)) > 0
 
 
@@ -105,11 +105,11 @@ def test_the_costs_that_are_fitted_are_those_that_rows_tell_apart(
     ]
     prompts = fit(read)
     assert prompts.columns == [*columns, 3]
-    assert prompts.by_prompt_token == pytest.approx(1e-3)
+    assert prompts.per_prompt_token == pytest.approx(1e-3)
 
 
 def test_a_value_far_from_the_rows_is_less_sure() -> None:
-    found = fit(take(StepCost(fixed=1, by_sequence=0.01, by_token=0.01)))
+    found = fit(take(StepCost(fixed=1, per_sequence=0.01, per_token=0.01)))
     near, far = (found.cost.find_error(n, 7) for n in (4, 64))
     assert 0 < near < far / 2
     assert [found.cost.is_far(n, 15) for n in (16, 24, 25)] == [False, False, True]

@@ -17,18 +17,18 @@ class SyntheticEngine:
     """A step's costs in seconds, and how likely the next token of a draft is accepted."""
 
     fixed: float = 0.076
-    by_sequence: float = 0.0004
-    by_token: float = 0.00077
+    per_sequence: float = 0.0004
+    per_token: float = 0.00077
     plain_fixed: float = 0.070
-    plain_by_sequence: float = 0.0009
+    plain_per_sequence: float = 0.0009
     noise: float = 0.02
     kinds: Mapping[str, float] = field(default_factory=lambda: KINDS)
     prompts_differ: float = 0.03
 
     def take_seconds(self, sequences: float, length: float) -> float:
         if not length:
-            return self.plain_fixed + self.plain_by_sequence * sequences
-        return self.fixed + sequences * (self.by_sequence + self.by_token * (length + 1))
+            return self.plain_fixed + self.plain_per_sequence * sequences
+        return self.fixed + sequences * (self.per_sequence + self.per_token * (length + 1))
 
     def give_tokens(self, kind: str, length: int) -> float:
         """Return the mean over very many prompts."""

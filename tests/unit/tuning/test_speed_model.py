@@ -109,8 +109,8 @@ PLAIN = [point(1, 0, 0.071), point(16, 0, 0.086)]
 def test_known_costs_are_recovered_within_their_errors() -> None:
     for seed in range(10):
         fit = fit_step_time(ENGINE.run(FEW, Random(seed)))
-        truth = (ENGINE.fixed, ENGINE.by_sequence, ENGINE.by_token)
-        plain = (ENGINE.plain_fixed, ENGINE.plain_by_sequence, 0.0)
+        truth = (ENGINE.fixed, ENGINE.per_sequence, ENGINE.per_token)
+        plain = (ENGINE.plain_fixed, ENGINE.plain_per_sequence, 0.0)
         for cost, exact in ((fit.drafting, truth), (fit.plain, plain)):
             for (value, error), one in zip(cost.list_costs(fit.spread), exact, strict=True):
                 assert abs(value - one) <= 4 * error + 1e-3 * ENGINE.fixed
@@ -153,15 +153,15 @@ def test_published_rates_of_a_gb10_lie_on_a_line() -> None:
     ]
     fit = fit_step_time([*points, *PLAIN])
     assert fit.spread < 0.03
-    assert fit.drafting.by_token / fit.drafting.fixed == pytest.approx(0.01, rel=0.1)
+    assert fit.drafting.per_token / fit.drafting.fixed == pytest.approx(0.01, rel=0.1)
 
 
 def test_one_draft_length_is_taken_to_cost_by_token_and_that_is_said() -> None:
-    engine = SyntheticEngine(by_sequence=0, noise=0)
+    engine = SyntheticEngine(per_sequence=0, noise=0)
     points = [engine.measure("code", n, 14.99, Random(0)) for n in (1, 2, 5, 16)]
     fit = fit_step_time([*points, *PLAIN])
     assert "one draft length was measured" in fit.cautions[0]
-    assert fit.drafting.by_sequence == 0
+    assert fit.drafting.per_sequence == 0
     assert fit.predict(8, 3)[0] == pytest.approx(engine.take_seconds(8, 3), rel=1e-6)
 
 

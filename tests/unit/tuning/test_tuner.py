@@ -55,7 +55,7 @@ class Machine:
         factor *= self.ngram_costs if is_ngram(plan) else 1.0
         costs = {
             name: getattr(self.engine, name) * factor
-            for name in ("fixed", "by_sequence", "by_token", "plain_fixed", "plain_by_sequence")
+            for name in ("fixed", "per_sequence", "per_token", "plain_fixed", "plain_per_sequence")
         }
         engine = SyntheticEngine(**costs, noise=self.engine.noise)
         samples = [
@@ -135,7 +135,7 @@ def test_a_start_more_tries_compilation_and_takes_it_where_it_is_faster(
     machine: Machine, costs: float
 ) -> None:
     machine.eager_costs = costs
-    machine.engine = SyntheticEngine(by_sequence=0, by_token=1e-6)
+    machine.engine = SyntheticEngine(per_sequence=0, per_token=1e-6)
     done = machine.tune(starts=4)
     (trial,) = done.trials
     assert trial.adopted == (costs > 1) == (done.plan.find("--enforce-eager") is None)
@@ -177,7 +177,7 @@ def test_what_comes_after_another_method_is_tried_with_that_method(machine: Mach
 
 
 def test_a_schedule_is_tried_before_it_is_taken(machine: Machine) -> None:
-    machine.engine = SyntheticEngine(fixed=0.05, by_token=0.004, plain_by_sequence=0.004)
+    machine.engine = SyntheticEngine(fixed=0.05, per_token=0.004, plain_per_sequence=0.004)
     done = machine.tune(concurrency=1, starts=4)
     assert done.profile.choice.schedule
     (trial,) = done.trials

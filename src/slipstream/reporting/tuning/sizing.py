@@ -64,7 +64,7 @@ def describe_sizing(sizing: Sizing) -> Report:
     """Return the report: the count, the options, and what they are based on."""
     best = sizing.best
     load = f"{sizing.demand.requests_per_second:.4g} requests per second, {sizing.goal}"
-    if best is None or best.holds is False:
+    if best is None or best.meets_goal is False:
         why = "; ".join(sizing.missed) or "not in the simulation"
         answer, figure, interval = "failed", "none", ""
         sentence = f"No fleet that was tried meets {sizing.goal} for {load}: {why}."
@@ -98,8 +98,8 @@ def _make_sentence(sizing: Sizing, best: SizeOption) -> str:
         )
     elif best.style != "plain" and sizing.missed:
         parts.append(f"Without speculation {sizing.missed[-1].partition(': ')[2]}.")
-    if (outage := sizing.outage) is not None and not outage.figures.holds:
-        kept = "it is met" if outage.with_spares.holds else "it still is"
+    if (outage := sizing.outage) is not None and not outage.figures.meets_goal:
+        kept = "it is met" if outage.with_spares.meets_goal else "it still is"
         parts.append(
             f"When one of them fails, {outage.figures.lost} answers are cut off and the goal is "
             f"missed while it is away; with {outage.spares} more {kept}."
@@ -178,7 +178,7 @@ def _tabulate_options(sizing: Sizing) -> Table:
             "replicas": lambda one: str(one.replicas),
             "95 %": _show_interval,
             "mean batch": lambda one: ", ".join(f"{pool.mean_batch:.1f}" for pool in one.pools),
-            "simulated": lambda one: _MEETS[one.holds],
+            "simulated": lambda one: _MEETS[one.meets_goal],
             "per million": lambda one: _show_cost(sizing, one.cost_per_million),
         },
         words=(0, 1),
@@ -215,7 +215,7 @@ def _describe_outage(sizing: Sizing) -> list[Section]:
         return []
     away = "for good" if outage.seconds is None else f"for {outage.seconds:.0f} s"
     rows = [
-        (str(replicas), *_show_slow(figures), str(figures.lost), _MEETS[figures.holds])
+        (str(replicas), *_show_slow(figures), str(figures.lost), _MEETS[figures.meets_goal])
         for replicas, figures in (
             (outage.replicas, outage.figures),
             (outage.replicas + outage.spares, outage.with_spares),
@@ -269,9 +269,9 @@ def _tabulate_speed(sizing: Sizing) -> Table:
     rows: list[Row] = [("source", speed.source)]
     for name, cost in (("step with drafts", speed.drafting), ("plain step", speed.plain)):
         if cost is not None:
-            parts = f"{1000 * cost.fixed:.2f} ms + {1000 * cost.by_sequence:.3f} ms per sequence"
-            rows.append((name, f"{parts} + {1000 * cost.by_token:.3f} ms per verified token"))
-    cost_of = speed.by_prompt_token
+            parts = f"{1000 * cost.fixed:.2f} ms + {1000 * cost.per_sequence:.3f} ms per sequence"
+            rows.append((name, f"{parts} + {1000 * cost.per_token:.3f} ms per verified token"))
+    cost_of = speed.per_prompt_token
     prompts = f"{1 / cost_of:.0f} tokens per second" if cost_of else "free"
     rows += [
         ("prompts", f"{prompts}, {speed.prompt_source}"),
