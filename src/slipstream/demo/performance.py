@@ -69,7 +69,7 @@ class Token(Record):
     drafted: bool
 
 
-class Take(Record):
+class RecordedAnswer(Record):
     """One answer, token by token."""
 
     prompt: Prompt
@@ -94,7 +94,9 @@ class Recorder:
     def add(self, request: Request, seconds: float, token_ids: Sequence[int]) -> None:
         self.chunks.setdefault(request.prompt_id, []).append((seconds, token_ids))
 
-    def list_takes(self, prompts: Sequence[Prompt], samples: Sequence[Sample]) -> list[Take]:
+    def list_answers(
+        self, prompts: Sequence[Prompt], samples: Sequence[Sample]
+    ) -> list[RecordedAnswer]:
         """Return the answers to prompts, whose samples say whether anything was drafted."""
         for sample in samples:
             if not sample.seconds_per_token:
@@ -104,7 +106,7 @@ class Recorder:
                     hint="look into the engine's log, or request longer answers: --max-tokens",
                 )
         return [
-            Take(
+            RecordedAnswer(
                 prompt=prompt,
                 tokens=mark_tokens(self.chunks[prompt.id], self.decode, drafted=sample.drafts > 0),
             )
@@ -145,18 +147,18 @@ class Part(Record):
 class Demo(Record):
     """A start without drafts and one with them, and what each answered to the same prompts."""
 
-    schema_version: Literal[2] = 2
+    schema_version: Literal[3] = 3
     conditions: Conditions
     arms: tuple[ComparedArm, ComparedArm]
     starts: tuple[Start, Start]
-    takes: tuple[tuple[Take, ...], tuple[Take, ...]]
+    answers: tuple[tuple[RecordedAnswer, ...], tuple[RecordedAnswer, ...]]
     parts: tuple[Part, ...]
     # Why the target is in 8 bits, if it is.
     quantized: str = ""
 
     @property
-    def pairs(self) -> list[tuple[Take, Take]]:
-        return list(zip(*self.takes, strict=True))
+    def pairs(self) -> list[tuple[RecordedAnswer, RecordedAnswer]]:
+        return list(zip(*self.answers, strict=True))
 
     @property
     def speed_ups(self) -> list[float]:
@@ -234,7 +236,9 @@ class Stage:
     watch: MachineWatch = field(default_factory=MachineWatch)
 
     @contextmanager
-    def perform(self, arm: Arm, compared: ComparedArm) -> Iterator[tuple[str, Start, list[Take]]]:
+    def perform(
+        self, arm: Arm, compared: ComparedArm
+    ) -> Iterator[tuple[str, Start, list[RecordedAnswer]]]:
         """Start an engine, have it answer, and keep it up within the block."""
         name = compared.name
         start, answers = f"the {name} engine starts", f"the {name} engine warms up and answers"
@@ -269,8 +273,8 @@ class Stage:
                 loads, samples = bench.measure(Endpoint(url))
                 figures = figures._replace(loads=tuple(loads), samples=tuple(samples))
             self.note(Part(name=answers, seconds=self.clock() - times[-1]))
-            takes = recorder.list_takes(bench.workload.prompts, figures.samples)
-            yield url, Start(arm=arm, round=0, **figures._asdict()), takes
+            recorded = recorder.list_answers(bench.workload.prompts, figures.samples)
+            yield url, Start(arm=arm, round=0, **figures._asdict()), recorded
 
 
 def stay_up(url: str, wait: Callable[[float], None] = time.sleep) -> None:

@@ -60,15 +60,15 @@ class KindWorth(Record):
     kind: str
     token_share: float
     tokens_per_step: float | None
-    seconds_a_day: float
-    saved_a_day: float
+    seconds_per_day: float
+    saved_seconds_per_day: float
 
 
 class Worth(Record):
     """The decision before a round, with its reason and figures."""
 
     kinds: tuple[KindWorth, ...]
-    saved_a_day: float
+    saved_seconds_per_day: float
     cost_seconds: float
     pays: bool
     because: str
@@ -206,12 +206,12 @@ def weigh(lines: Iterable[LedgerLine], cost_seconds: float) -> Worth:
             kind=kind,
             token_share=count / total if total else 0.0,
             tokens_per_step=count / steps[kind] if steps[kind] else None,
-            seconds_a_day=seconds[kind] / days,
-            saved_a_day=seconds[kind] / days * (1 - 1 / (1 + BETTER)),
+            seconds_per_day=seconds[kind] / days,
+            saved_seconds_per_day=seconds[kind] / days * (1 - 1 / (1 + BETTER)),
         )
         for kind, count in sorted(tokens.items(), key=lambda pair: -pair[1])
     )
-    saved = sum(one.saved_a_day for one in kinds)
+    saved = sum(one.saved_seconds_per_day for one in kinds)
     pays = saved * PAYS_WITHIN_DAYS > cost_seconds
     word = "more" if pays else "no more"
     because = (
@@ -219,7 +219,11 @@ def weigh(lines: Iterable[LedgerLine], cost_seconds: float) -> Worth:
         f"{PAYS_WITHIN_DAYS} days {word} than the {cost_seconds:.0f} s that training takes"
     )
     return Worth(
-        kinds=kinds, saved_a_day=saved, cost_seconds=cost_seconds, pays=pays, because=because
+        kinds=kinds,
+        saved_seconds_per_day=saved,
+        cost_seconds=cost_seconds,
+        pays=pays,
+        because=because,
     )
 
 

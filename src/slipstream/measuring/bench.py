@@ -39,7 +39,7 @@ FLAT_WITHIN = 1.15
 COUNTED_PER_PLACE = 2
 SALT_CHARACTERS = 128
 
-PrefixCache = Literal["cold", "as it is"]
+PrefixCache = Literal["cold", "shared"]
 ToolChoice = Literal["auto", "named", "none"]
 
 
@@ -124,7 +124,7 @@ class BenchReport(Record):
     `machine` is what else the server's machine did meanwhile, None if it could not be watched.
     """
 
-    schema_version: Literal[2] = 2
+    schema_version: Literal[3] = 3
     conditions: Conditions
     warm_up: BenchWarmUp
     cells: tuple[BenchCell, ...]

@@ -29,12 +29,12 @@ def check_call(
     schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in tools}
     call = calls[0]
     if call.name not in schemas or expected not in (None, call.name):
-        return "another tool"
+        return "wrong tool"
     try:
         arguments = json.loads(call.arguments)
     except (ValueError, RecursionError):
         return "not JSON"
-    return "against the schema" if find_misfit(arguments, schemas[call.name]) else "parsed"
+    return "schema mismatch" if find_misfit(arguments, schemas[call.name]) else "parsed"
 
 
 def find_misfit(value: Any, schema: dict[str, Any]) -> str | None:

@@ -59,8 +59,8 @@ class ServedFigures(Record):
 
     `seconds` is the time in which counted requests arrived; one without a second token has no
     `tpot`. `reached` has the times at the shares of the goal's limits, in their order, and
-    `meets_goal` is whether all of them are met. `lost` were cut off by a failure, `busy_share` is how much
-    of the replicas' time was steps.
+    `meets_goal` is whether all of them are met. `lost` were cut off by a failure, `busy_share` is
+    how much of the replicas' time was steps.
     """
 
     requests: int

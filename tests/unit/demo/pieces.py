@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from random import Random
 
-from slipstream.demo.performance import Demo, Part, Take, mark_tokens
+from slipstream.demo.performance import Demo, Part, RecordedAnswer, mark_tokens
 from slipstream.measuring.client.sample import Sample
 from slipstream.measuring.comparing.comparison import ComparedArm
 from slipstream.measuring.workloads import Prompt
@@ -17,7 +17,9 @@ def decode(token_ids: Sequence[int]) -> str:
     return "".join(map(chr, token_ids))
 
 
-def make_take(text: str = TEXT, *, drafts: int = 0, kind: str = "prose", step: float = 1.0) -> Take:
+def make_answer(
+    text: str = TEXT, *, drafts: int = 0, kind: str = "prose", step: float = 1.0
+) -> RecordedAnswer:
     """Stream a text, so many letters a step more than one, after a prompt of half a second."""
     size = drafts + 1
     parts = [text[0], *(text[at : at + size] for at in range(1, len(text), size))]
@@ -25,7 +27,7 @@ def make_take(text: str = TEXT, *, drafts: int = 0, kind: str = "prose", step: f
         (0.5 + step * STEP_SECONDS * number, list(map(ord, part)))
         for number, part in enumerate(parts)
     ]
-    return Take(
+    return RecordedAnswer(
         prompt=Prompt(
             id=kind,
             kind=kind,
@@ -37,18 +39,18 @@ def make_take(text: str = TEXT, *, drafts: int = 0, kind: str = "prose", step: f
     )
 
 
-def make_sample(take: Take) -> Sample:
-    """Measure a take: each of its steps after the first token was a draft, if any was."""
-    accepted = sum(token.drafted for token in take.tokens)
-    steps = len({token.seconds for token in take.tokens}) - 1
+def make_sample(answer: RecordedAnswer) -> Sample:
+    """Measure an answer: each of its steps after the first token was a draft, if any was."""
+    accepted = sum(token.drafted for token in answer.tokens)
+    steps = len({token.seconds for token in answer.tokens}) - 1
     return Sample(
-        prompt_id=take.prompt.id,
-        kind=take.prompt.kind,
+        prompt_id=answer.prompt.id,
+        kind=answer.prompt.kind,
         concurrency=1,
         began_at=0,
-        seconds=take.seconds,
-        first_token_seconds=take.tokens[0].seconds,
-        output_tokens=len(take.tokens),
+        seconds=answer.seconds,
+        first_token_seconds=answer.tokens[0].seconds,
+        output_tokens=len(answer.tokens),
         drafts=steps if accepted else 0,
         accepted=accepted,
         accepted_by_position=(accepted,) if accepted else (),
@@ -56,22 +58,22 @@ def make_sample(take: Take) -> Sample:
 
 
 def make_demo(*others: str, step: float = 1.0) -> Demo:
-    """Take two prompts with one and three drafted letters a step; `others` are drafted texts."""
+    """Record two prompts with one and three drafted letters a step; `others` are drafted texts."""
     texts = [*others, TEXT, TEXT][:2]
-    plain = (make_take(kind="code"), make_take(kind="prose"))
+    plain = (make_answer(kind="code"), make_answer(kind="prose"))
     drafted = (
-        make_take(texts[0], kind="code", drafts=1, step=step),
-        make_take(texts[1], kind="prose", drafts=3, step=step),
+        make_answer(texts[0], kind="code", drafts=1, step=step),
+        make_answer(texts[1], kind="prose", drafts=3, step=step),
     )
     first, second = (
-        make_start(arm, 0, list(map(make_sample, takes)), Random(1))
-        for arm, takes in (("A", plain), ("B", drafted))
+        make_start(arm, 0, list(map(make_sample, answers)), Random(1))
+        for arm, answers in (("A", plain), ("B", drafted))
     )
     plans = make_plans()
     return Demo(
         conditions=make_conditions(plan=plans[1]),
         arms=(ComparedArm(name="plain", plan=plans[0]), ComparedArm(name="drafted", plan=plans[1])),
         starts=(first, second),
-        takes=(plain, drafted),
+        answers=(plain, drafted),
         parts=(Part(name="plan", seconds=0.4), Part(name="replay", seconds=9.1)),
     )

@@ -15,8 +15,8 @@ from slipstream.demo.performance import (
     WARM_UP_TOKENS,
     Demo,
     Part,
+    RecordedAnswer,
     Stage,
-    Take,
     make_workload,
     mark_tokens,
     stay_up,
@@ -75,7 +75,7 @@ class Bed:
         self.now = 0.0
         monkeypatch.setattr(engine_start, "run_engine", self.run_engine)
         self.stage = Stage(
-            bench=Bench(make_workload(8), (1,), prefix_cache="as it is"),
+            bench=Bench(make_workload(8), (1,), prefix_cache="shared"),
             decode=decode,
             logs=tmp_path,
             environment={"A": "B"},
@@ -98,12 +98,12 @@ class Bed:
             yield server.url
             self.bodies += server.bodies
 
-    def perform(self) -> tuple[Start, list[Take]]:
+    def perform(self) -> tuple[Start, list[RecordedAnswer]]:
         arm = ComparedArm(name="plain", plan=make_plans()[0])
-        with self.stage.perform("A", arm) as (url, start, takes):
+        with self.stage.perform("A", arm) as (url, start, answers):
             assert url.startswith("http://127.0.0.1")
             assert self.bodies == []
-        return start, takes
+        return start, answers
 
 
 @pytest.fixture
@@ -112,9 +112,9 @@ def bed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bed:
 
 
 def test_an_engine_is_warmed_up_then_asked_and_stays_up_in_the_block(bed: Bed) -> None:
-    start, takes = bed.perform()
+    start, answers = bed.perform()
     workload = make_workload(8)
-    assert [take.prompt for take in takes] == list(workload.prompts)
+    assert [answer.prompt for answer in answers] == list(workload.prompts)
     asked = [(body["messages"][0]["content"], body["max_tokens"]) for body in bed.bodies]
     assert asked[-4:] == [(one.messages[0]["content"], 8) for one in workload.prompts]
     warm = {(one.messages[0]["content"], WARM_UP_TOKENS) for one in workload.warm_up}
@@ -181,8 +181,8 @@ def test_a_second_try_counts_alone(bed: Bed) -> None:
         return pace(next(first, sound) if is_first else sound)
 
     bed.answer = stumble
-    _, takes = bed.perform()
-    assert ["".join(token.text for token in take.tokens) for take in takes] == ["abcdef"] * 4
+    _, answers = bed.perform()
+    assert ["".join(token.text for token in answer.tokens) for answer in answers] == ["abcdef"] * 4
 
 
 def test_a_sign_of_several_tokens_comes_with_its_last() -> None:

@@ -34,10 +34,10 @@ def test_what_better_drafts_save_is_weighed_against_training_over_a_week() -> No
     worth = weigh([*lines, own], cost_seconds=2000)
     (code,) = worth.kinds
     assert (code.kind, code.token_share, code.tokens_per_step) == ("code", 1.0, 1.0)
-    assert code.seconds_a_day == pytest.approx(50 * 86400 / 991.5, rel=0.01)
-    assert worth.saved_a_day == pytest.approx(code.seconds_a_day / 11)
+    assert code.seconds_per_day == pytest.approx(50 * 86400 / 991.5, rel=0.01)
+    assert worth.saved_seconds_per_day == pytest.approx(code.seconds_per_day / 11)
     assert worth.pays
-    assert not weigh(lines, cost_seconds=8 * worth.saved_a_day).pays
+    assert not weigh(lines, cost_seconds=8 * worth.saved_seconds_per_day).pays
     assert not weigh([], cost_seconds=1).pays
 
 

@@ -153,7 +153,7 @@ def test_no_two_requests_share_a_prefix_when_the_cache_is_cold() -> None:
         salts = [body["cache_salt"] for body in server.bodies]
     # A server of its own: the last requests of the load before are cut off, not waited for.
     with run_stream_server(answer) as server:
-        Bench(WORKLOAD, (1,), prefix_cache="as it is").measure(Endpoint(server.url))
+        Bench(WORKLOAD, (1,), prefix_cache="shared").measure(Endpoint(server.url))
     assert len(set(salts)) == len(salts) >= 3 + 2 * (2 + 4)
     assert server.bodies
     assert not any("cache_salt" in body for body in server.bodies)

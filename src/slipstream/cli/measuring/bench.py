@@ -117,7 +117,7 @@ def _check_rate(options: argparse.Namespace) -> None:
 def _find_cache_handling(endpoint: Endpoint) -> PrefixCache:
     """Return whether the server accepts cache salts, which bypass the prefix cache."""
     salted = Request(prompt_ids=(1, 2, 3), max_tokens=1, extra={"cache_salt": "slipstream"})
-    return "cold" if _accepts(endpoint, salted) else "as it is"
+    return "cold" if _accepts(endpoint, salted) else "shared"
 
 
 def _find_tool_choice(endpoint: Endpoint, workload: Workload, wanted: ToolChoice) -> ToolChoice:

@@ -134,7 +134,7 @@ def examine(
         say=screen.show_progress,
     )
     concurrencies = (verification.concurrency,)
-    bench = Bench(workload, concurrencies, verification.thinking, prefix_cache="as it is")
+    bench = Bench(workload, concurrencies, verification.thinking, prefix_cache="shared")
     conditions = describe_conditions(options, bench, plan, host)
     logs = logs or find_log_folder("verify")
     with screen.busy("verifying"):
@@ -167,7 +167,7 @@ def _measure_cache(options: argparse.Namespace, host: Host, screen: Screen) -> E
         say=screen.show_progress,
     )
     bench = Bench(
-        workload, (verification.concurrency,), read_thinking(options), prefix_cache="as it is"
+        workload, (verification.concurrency,), read_thinking(options), prefix_cache="shared"
     )
     conditions = describe_conditions(options, bench, plan, host)
     logs = find_log_folder("verify")

@@ -74,7 +74,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         ],
     )
     stage = Stage(
-        bench=Bench(make_workload(options.max_tokens), (1,), prefix_cache="as it is"),
+        bench=Bench(make_workload(options.max_tokens), (1,), prefix_cache="shared"),
         decode=load_decoder(target),
         logs=find_log_folder("demo"),
         environment=os.environ,
@@ -90,7 +90,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
             conditions=conditions,
             arms=(plain, drafted),
             starts=(first, second),
-            takes=(tuple(before), tuple(after)),
+            answers=(tuple(before), tuple(after)),
             parts=(),
             quantized=quantized,
         )

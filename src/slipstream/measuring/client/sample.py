@@ -5,7 +5,7 @@ from typing import Literal
 from slipstream.records import Record
 from slipstream.steering.drafts import Drafts
 
-CallOutcome = Literal["parsed", "no call", "another tool", "not JSON", "against the schema"]
+CallOutcome = Literal["parsed", "no call", "wrong tool", "not JSON", "schema mismatch"]
 
 
 class ToolCall(Record):

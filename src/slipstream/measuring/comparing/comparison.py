@@ -45,7 +45,7 @@ class ComparedArm(Record):
 class Comparison(Record):
     """Two arms or more under the same conditions, start by start."""
 
-    schema_version: Literal[2] = 2
+    schema_version: Literal[3] = 3
     conditions: Conditions
     arms: tuple[ComparedArm, ...]
     starts: tuple[Start, ...]

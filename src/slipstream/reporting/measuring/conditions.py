@@ -13,12 +13,12 @@ from slipstream.reporting.text.plan import render_command
 from slipstream.units import UNKNOWN, show_bytes
 
 _CACHE = {
-    "cold": "cold: no request finds the prefix of another",
-    "as it is": "unchanged: a request may use the prefix of another",
+    "cold": "cold: no request uses the prefix of another",
+    "shared": "shared: a request may use the prefix of another",
 }
 _TASK_CACHE = {
-    "cold": "cold for each task: its turns find only its own earlier ones",
-    "as it is": "as it is: a task may find the prefix of another",
+    "cold": "cold for each task: its turns use only its own earlier ones",
+    "shared": "shared: a task may use the prefix of another",
 }
 _TOOL_CHOICE = {
     "auto": "the target chooses, as for an agent",

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from slipstream.demo.performance import Demo, Take
+from slipstream.demo.performance import Demo, RecordedAnswer
 from slipstream.measuring.comparing.cautions import find_disturbance
 from slipstream.measuring.comparing.verdict import EVEN
 from slipstream.measuring.engine_start import report_usage
@@ -128,14 +128,14 @@ def _tabulate(demo: Demo) -> Table:
             demo.pairs, demo.speed_ups, *(start.samples for start in demo.starts), strict=True
         )
     ]
-    tokens = sum(len(take.tokens) for take in demo.takes[1])
+    tokens = sum(len(answer.tokens) for answer in demo.answers[1])
     steps = show(demo.tokens_per_step, 2)
     equal = f"same for {demo.equal} of {len(rows)}"
     whole = ("all", str(tokens), "", "", show(demo.speed_up, 2), steps, equal)
     return Table((*header, "text"), [*rows, whole], words=(0, len(header)))
 
 
-def _compare_text(plain: Take, drafted: Take) -> str:
+def _compare_text(plain: RecordedAnswer, drafted: RecordedAnswer) -> str:
     if plain.token_ids == drafted.token_ids:
         return "same"
     pairs = zip(plain.token_ids, drafted.token_ids, strict=False)
@@ -162,13 +162,13 @@ def _list_answers(demo: Demo) -> list[Section]:
     """Return both texts of each prompt, or the one that both are."""
     return [
         Section(
-            f"{take.prompt.kind}, {name}",
-            lines=[take.prompt.messages[-1]["content"]],
-            code="".join(token.text for token in take.tokens),
+            f"{answer.prompt.kind}, {name}",
+            lines=[answer.prompt.messages[-1]["content"]],
+            code="".join(token.text for token in answer.tokens),
             in_full=True,
         )
         for plain, drafted in demo.pairs
-        for name, take in (
+        for name, answer in (
             (("plain and drafted", plain),)
             if plain.token_ids == drafted.token_ids
             else (("plain", plain), ("drafted", drafted))
@@ -188,11 +188,11 @@ def render_demo_html(demo: Demo) -> str:
     return render_page(describe_demo(demo), [tokens])
 
 
-def _draw_pair(demo: Demo, plain: Take, drafted: Take) -> str:
+def _draw_pair(demo: Demo, plain: RecordedAnswer, drafted: RecordedAnswer) -> str:
     """Draw both answers to a prompt; all prompts have the same axes."""
-    takes = [take for own in demo.takes for take in own]
-    x = Scale(0, round_up(max(take.seconds for take in takes)), LEFT, RIGHT)
-    y = Scale(0, round_up(max(len(take.tokens) for take in takes)), BOTTOM, TOP)
+    answers = [answer for own in demo.answers for answer in own]
+    x = Scale(0, round_up(max(answer.seconds for answer in answers)), LEFT, RIGHT)
+    y = Scale(0, round_up(max(len(answer.tokens) for answer in answers)), BOTTOM, TOP)
     kind = plain.prompt.kind
     parts = [
         write(LEFT, 12, kind, "strong"),
@@ -202,29 +202,29 @@ def _draw_pair(demo: Demo, plain: Take, drafted: Take) -> str:
             write(x(x.high * part), BOTTOM + 16, f"{x.high * part:g} s", "soft", anchor)
             for part, anchor in ((0, "start"), (0.5, "middle"), (1, "end"))
         ),
-        _draw_take("A", plain, x, y, first=plain.seconds < drafted.seconds),
-        _draw_take("B", drafted, x, y, first=plain.seconds >= drafted.seconds),
+        _draw_answer("A", plain, x, y, first=plain.seconds < drafted.seconds),
+        _draw_answer("B", drafted, x, y, first=plain.seconds >= drafted.seconds),
     ]
     description = f"plain {_tell(plain)}; drafted {_tell(drafted)}"
     return frame(360, BOTTOM + 22, f"{kind}: time of each token", description, *parts)
 
 
-def _draw_take(arm: str, take: Take, x: Scale, y: Scale, *, first: bool) -> str:
+def _draw_answer(arm: str, answer: RecordedAnswer, x: Scale, y: Scale, *, first: bool) -> str:
     """Draw an answer as stairs, a step up for every chunk; the first to end has its time before."""
     path = f"M{x(0):.1f} {y(0):.1f}"
-    for count, token in enumerate(take.tokens, 1):
+    for count, token in enumerate(answer.tokens, 1):
         if not token.drafted:
             path += f"H{x(token.seconds):.1f}V{y(count):.1f}"
     kind = arm.lower()
-    end, height = x(take.seconds), y(len(take.tokens))
+    end, height = x(answer.seconds), y(len(answer.tokens))
     aside, anchor = (-7, "end") if first else (7, "start")
     return draw(
         "g",
         draw("path", d=path, kind=f"line {kind}"),
         draw("circle", cx=end, cy=height, r=DOT, kind=f"dot {kind}"),
-        write(end + aside, height + 4, f"{take.seconds:.1f} s", f"value {kind}", anchor),
+        write(end + aside, height + 4, f"{answer.seconds:.1f} s", f"value {kind}", anchor),
     )
 
 
-def _tell(take: Take) -> str:
-    return f"{len(take.tokens)} tokens in {take.seconds:.1f} s"
+def _tell(answer: RecordedAnswer) -> str:
+    return f"{len(answer.tokens)} tokens in {answer.seconds:.1f} s"

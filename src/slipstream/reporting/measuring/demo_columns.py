@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from slipstream.demo.performance import Take, Token
+from slipstream.demo.performance import RecordedAnswer, Token
 from slipstream.reporting.report import clean, clean_lines
 
 LEAST_SECONDS_A_FRAME = 0.04
@@ -21,26 +21,26 @@ class _Sign(NamedTuple):
 
 
 def list_frames(
-    plain: Take, drafted: Take, *, width: int, rows: int, colour: bool
+    plain: RecordedAnswer, drafted: RecordedAnswer, *, width: int, rows: int, colour: bool
 ) -> Iterator[tuple[float, list[str]]]:
     """Yield the lines on the screen from each moment on; every frame has as many lines."""
     column = max(LEAST_WIDTH, (width - len(BETWEEN)) // 2)
-    takes = {"plain": plain, "drafted": drafted}
-    needed = max(len(_wrap(take.tokens, column)) for take in takes.values())
+    answers = {"plain": plain, "drafted": drafted}
+    needed = max(len(_wrap(answer.tokens, column)) for answer in answers.values())
     title = clean(f"{plain.prompt.kind}: {plain.prompt.messages[-1]['content']}")
     for moment in _list_moments(plain, drafted):
         columns = [
-            _draw_column(name, take, moment, column, min(rows, needed), colour)
-            for name, take in takes.items()
+            _draw_column(name, answer, moment, column, min(rows, needed), colour)
+            for name, answer in answers.items()
         ]
         lines = [BETWEEN.join(cells).rstrip() for cells in zip(*columns, strict=True)]
         yield moment, [title[:width], *lines]
 
 
-def _list_moments(*takes: Take) -> list[float]:
+def _list_moments(*answers: RecordedAnswer) -> list[float]:
     """List the moments at which tokens came, and the beginning; close ones are seen as one."""
     moments = [0.0]
-    came = sorted({token.seconds for take in takes for token in take.tokens})
+    came = sorted({token.seconds for answer in answers for token in answer.tokens})
     for seconds in came:
         if seconds - moments[-1] >= LEAST_SECONDS_A_FRAME or seconds == came[-1]:
             moments.append(seconds)
@@ -48,11 +48,11 @@ def _list_moments(*takes: Take) -> list[float]:
 
 
 def _draw_column(
-    name: str, take: Take, moment: float, width: int, rows: int, colour: bool
+    name: str, answer: RecordedAnswer, moment: float, width: int, rows: int, colour: bool
 ) -> list[str]:
     """Draw an answer so far under its counter, and of a long one the end."""
-    tokens = [token for token in take.tokens if token.seconds <= moment]
-    seconds = min(moment, take.seconds)
+    tokens = [token for token in answer.tokens if token.seconds <= moment]
+    seconds = min(moment, answer.seconds)
     speed = f"{len(tokens) / seconds:.1f} tokens/s" if tokens else ""
     room = width - len(name)
     counter = f"{seconds:.1f} s  {speed:>13}".rjust(room)[-room:]

@@ -22,8 +22,8 @@ def render_diagnosis(diagnosis: Diagnosis) -> str:
     flight = [_describe_flight(diagnosis.flight)] if diagnosis.flight else []
     if not diagnosis.findings:
         lines = [f"no known failure in {diagnosis.log}"]
-        if diagnosis.last_words:
-            lines += ["its last lines:", *(f"  {line}" for line in diagnosis.last_words)]
+        if diagnosis.last_lines:
+            lines += ["its last lines:", *(f"  {line}" for line in diagnosis.last_lines)]
         report = ["", f"for a report: {REPORT}, and these lines"] if diagnosis.is_unknown else []
         return "\n".join([*lines, *flight, *report])
     blocks = ["\n".join(_describe_finding(finding)) for finding in diagnosis.findings]

@@ -46,8 +46,8 @@ def render_prospect(prospect: "Prospect", wanted_tokens: int) -> str:
             one.kind,
             f"{one.token_share:.0%}",
             show(one.tokens_per_step, 2),
-            f"{one.seconds_a_day:.0f}",
-            f"{one.saved_a_day:.0f}",
+            f"{one.seconds_per_day:.0f}",
+            f"{one.saved_seconds_per_day:.0f}",
         )
         for one in prospect.worth.kinds
     ]

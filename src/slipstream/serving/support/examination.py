@@ -62,7 +62,7 @@ class Diagnosis(Record):
     schema_version: Literal[1] = 1
     log: str
     findings: tuple[Finding, ...]
-    last_words: tuple[str, ...] = ()
+    last_lines: tuple[str, ...] = ()
     # Of the engine that ended last, None if it kept none.
     flight: Flight | None = None
 
@@ -73,7 +73,7 @@ class Diagnosis(Record):
     @property
     def is_unknown(self) -> bool:
         """Whether the log names an error that no signature knows."""
-        return not self.findings and any(map(names_error, self.last_words))
+        return not self.findings and any(map(names_error, self.last_lines))
 
 
 class Examination(Record):
@@ -116,7 +116,7 @@ def diagnose_log(
     return Diagnosis(
         log=str(log),
         findings=findings,
-        last_words=() if findings else (*ending, *read_reasons(log, healthy)),
+        last_lines=() if findings else (*ending, *read_reasons(log, healthy)),
     )
 
 
@@ -127,7 +127,7 @@ def diagnose_run(folder: RunFolder) -> Diagnosis:
         found = diagnose_log(log, exit_code=run.exit_code, healthy=run.healthy_log)
         return found.model_copy(update={"flight": _find_flight(folder, run)})
     last = tuple(event.message for event in folder.read_events()[-1:])
-    return Diagnosis(log=str(log), findings=(), last_words=last)
+    return Diagnosis(log=str(log), findings=(), last_lines=last)
 
 
 def _find_flight(folder: RunFolder, run: Run) -> Flight | None:
@@ -295,7 +295,7 @@ def _check_newest(site: Site, diagnosis: Diagnosis | None) -> Check:
     state = find_standing(run, site.proc)
     if diagnosis is None:
         return fine("last run", f"{run.id} is {state}")
-    said, hint, details = f"{run.id}: {state}", f"slipstream logs {run.id}", diagnosis.last_words
+    said, hint, details = f"{run.id}: {state}", f"slipstream logs {run.id}", diagnosis.last_lines
     if diagnosis.findings:
         first = diagnosis.findings[0]
         said, hint, details = f"{said}: {first.meaning}", first.remedy, (first.line,)

@@ -103,7 +103,7 @@ def test_requests_can_arrive_at_a_rate(here: Path, capsys: Capture) -> None:
     assert [(cell.kind, cell.requests, cell.failed) for cell in report.cells] == [
         *(("code", 6, 0), ("prose", 6, 0))
     ]
-    assert report.schema_version == 2
+    assert report.schema_version == 3
     for cell in report.cells:
         load = [sample for sample in report.samples if sample.kind == cell.kind]
         assert {sample.concurrency for sample in load} == {cell.concurrency}
@@ -153,7 +153,7 @@ def test_a_server_that_forbids_salts_is_measured_with_its_cache_as_it_is(capsys:
     with run_stream_server(refuse_salt) as server:
         assert run(["bench", server.url, *FEW, "--json"], {}) == 0
     report = json.loads(capsys.readouterr().out)
-    assert report["conditions"]["prefix_cache"] == "as it is"
+    assert report["conditions"]["prefix_cache"] == "shared"
     assert [cell["failed"] for cell in report["cells"]] == [0, 0]
 
 

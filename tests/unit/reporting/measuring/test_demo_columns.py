@@ -6,18 +6,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from slipstream.demo.performance import Take
+from slipstream.demo.performance import RecordedAnswer
 from slipstream.reporting.measuring.demo_columns import list_frames
-from tests.unit.demo.pieces import TEXT, make_take
+from tests.unit.demo.pieces import TEXT, make_answer
 
-PLAIN, DRAFTED = make_take(), make_take(drafts=3)
+PLAIN, DRAFTED = make_answer(), make_answer(drafts=3)
 WIDTH = 43
 
 texts = some.text(some.characters(codec="utf-8"), min_size=2, max_size=60)
 
 
 def frames(
-    plain: Take = PLAIN, drafted: Take = DRAFTED, *, width: int = WIDTH, rows: int = 9, **how: bool
+    plain: RecordedAnswer = PLAIN,
+    drafted: RecordedAnswer = DRAFTED,
+    *,
+    width: int = WIDTH,
+    rows: int = 9,
+    **how: bool,
 ) -> list[tuple[float, list[str]]]:
     colour = how.get("colour", False)
     return list(list_frames(plain, drafted, width=width, rows=rows, colour=colour))
@@ -32,8 +37,8 @@ def split(lines: list[str], width: int = WIDTH) -> tuple[str, str]:
 
 def test_each_answer_has_at_any_moment_what_had_come_by_then() -> None:
     for moment, lines in frames():
-        for take, shown in zip((PLAIN, DRAFTED), split(lines), strict=True):
-            came = "".join(token.text for token in take.tokens if token.seconds <= moment)
+        for answer, shown in zip((PLAIN, DRAFTED), split(lines), strict=True):
+            came = "".join(token.text for token in answer.tokens if token.seconds <= moment)
             assert shown == came.strip()
 
 
@@ -65,7 +70,7 @@ def test_of_a_long_answer_the_end_is_seen() -> None:
 
 
 def test_code_keeps_its_indentation() -> None:
-    code = make_take("def f():\n\treturn a + b + c + d")
+    code = make_answer("def f():\n\treturn a + b + c + d")
     lines = [line[:20].rstrip() for line in frames(code, code)[-1][1][2:]]
     assert lines == ["def f():", "    return a + b + c", "+ d"]
 
@@ -74,7 +79,7 @@ def test_code_keeps_its_indentation() -> None:
 def test_every_frame_fits_the_screen_and_none_moves_it(
     one: str, other: str, width: int, rows: int
 ) -> None:
-    shown = frames(make_take(one), make_take(other, drafts=2), width=width, rows=rows)
+    shown = frames(make_answer(one), make_answer(other, drafts=2), width=width, rows=rows)
     assert len({len(lines) for _, lines in shown}) == 1
     for _, lines in shown:
         assert len(lines) <= rows + 2
@@ -84,5 +89,5 @@ def test_every_frame_fits_the_screen_and_none_moves_it(
 
 @pytest.mark.parametrize("drafts", [0, 1, 7])
 def test_tokens_that_come_together_are_one_frame(drafts: int) -> None:
-    taken = make_take(drafts=drafts)
+    taken = make_answer(drafts=drafts)
     assert len(frames(taken, taken)) == 1 + len({token.seconds for token in taken.tokens})

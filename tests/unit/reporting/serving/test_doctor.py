@@ -40,7 +40,7 @@ def test_a_diagnosis_is_shown_as_reviewed() -> None:
 
 
 def test_a_log_without_a_known_failure_is_shown_by_its_last_words() -> None:
-    unknown = Diagnosis(log="engine.log", findings=(), last_words=("OddError: the moon",))
+    unknown = Diagnosis(log="engine.log", findings=(), last_lines=("OddError: the moon",))
     shown = "no known failure in engine.log\nits last lines:\n  OddError: the moon"
     shown += "\n\nfor a report: slipstream doctor --bundle bug.zip, and these lines"
     assert render_diagnosis(unknown) == shown

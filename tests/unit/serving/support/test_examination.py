@@ -382,7 +382,7 @@ def test_a_log_without_a_known_failure_gives_its_last_words(tmp_path: Path) -> N
     log.write_text("all is well\nOddError: the moon is wrong\n")
     diagnosis = diagnose_log(log)
     assert (diagnosis.findings, diagnosis.is_fault) == ((), False)
-    assert diagnosis.last_words == ("OddError: the moon is wrong",)
+    assert diagnosis.last_lines == ("OddError: the moon is wrong",)
 
 
 @pytest.mark.parametrize(("log", "fault"), [("min-p.log", False), ("killed.log", True)])
