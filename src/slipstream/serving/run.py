@@ -108,7 +108,7 @@ class Terms(Record):
 class Run(Record):
     """The current state of a run, complete enough to serve it again; the plan is the latest one."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     id: str
     began_at: AwareDatetime
     plan: LaunchPlan
@@ -128,7 +128,7 @@ class Run(Record):
     # How far the engine's log was when it was last in good health, None if it never was ready.
     healthy_log: LogPlace | None = None
     # When supervisors that were killed were succeeded, down to this run.
-    successions: tuple[AwareDatetime, ...] = ()
+    takeovers: tuple[AwareDatetime, ...] = ()
     phase_seconds: dict[Phase, float] = Field(default_factory=dict)
     measurements: dict[str, float] = Field(default_factory=dict)
     # The drafters in the order in which they served; empty until the first was replaced.

@@ -62,8 +62,8 @@ from slipstream.serving.service.container import (
 )
 from slipstream.serving.service.detaching import detach, follow_to_ready, stopping_early
 from slipstream.serving.service.pruning import prune_runs
-from slipstream.serving.supervision.chronicle import Chronicle
 from slipstream.serving.supervision.engine_process import require_accepted
+from slipstream.serving.supervision.event_log import EventLog
 from slipstream.serving.supervision.follower import Follower
 from slipstream.serving.supervision.learning_job import require_learnable
 from slipstream.serving.supervision.supervisor import SIGNALS, Supervisor
@@ -77,7 +77,7 @@ slipstream serve Qwen/Qwen3-8B --detach
 slipstream serve Qwen/Qwen3-8B --bind 0.0.0.0 --context 65536 -- --max-num-seqs 16
 """
 
-MOST_SUCCESSIONS = 10
+MOST_TAKEOVERS = 10
 
 
 def add_arguments(add: OptionAdder) -> None:
@@ -102,7 +102,7 @@ class _Serving:
     host: Host
     keys: tuple[Key, ...]
     handed: Key | None
-    successions: tuple[datetime, ...]
+    takeovers: tuple[datetime, ...]
 
     def describe(self, folder: RunFolder) -> Run:
         """Return the run as its folder holds it, with the engine behind the folder's gate."""
@@ -121,7 +121,7 @@ class _Serving:
             argv=tuple(plan.argv()),
             plan_digest=digest_plan(self.plan, versions, steered=terms.steered),
             supervisor=here,
-            successions=self.successions,
+            takeovers=self.takeovers,
         )
 
 
@@ -161,15 +161,15 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         return ExitCode.DONE
     pruned = prune_runs(folder.path.parent, now=now, spared=before.path)
     warnings += [str(pruned)] if pruned.names else []
-    chronicle = Chronicle(folder, begun, lambda event: _show_event(event, screen))
-    with stopping_early(chronicle):
+    event_log = EventLog(folder, begun, lambda event: _show_event(event, screen))
+    with stopping_early(event_log):
         try:
             folder.begin(begun)
         except InvalidInputError:
-            if not serving.successions:
+            if not serving.takeovers:
                 raise
             folder = before  # A full disk leaves no room for another folder: this one has some.
-            chronicle.go_on_in(folder, serving.describe(folder))
+            event_log.go_on_in(folder, serving.describe(folder))
         if terms.gated and inherit_learnt(folder, begun) is not None:
             warnings.append("it starts with what an earlier run of this plan learnt")
         if serving.handed is not None:
@@ -178,12 +178,12 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         if not (options.detach and detach(folder.supervisor_log)):
             if options.detach:
                 screen = replace(screen, status=None)  # Its messages go to a log from here on.
-            chronicle.update(supervisor=read_process(os.getpid()))
+            event_log.update(supervisor=read_process(os.getpid()))
             for warning in warnings:
-                chronicle.note(warning)
+                event_log.note(warning)
             kept = without_key(environment)
-            weights = Weights(screen, kept, options.accept_changes, chronicle.note)
-            return _supervise(chronicle, kept, weights, hold=options.hold)
+            weights = Weights(screen, kept, options.accept_changes, event_log.note)
+            return _supervise(event_log, kept, weights, hold=options.hold)
     return follow_to_ready(folder, lambda event: _show_event(event, screen))
 
 
@@ -205,15 +205,15 @@ def _decide(
     plan = listen_at(plan, bind, options.port)
     if options.tls is not None:
         plan = ask_for_certificates(plan, options.tls.expanduser().resolve())
-    successions: tuple[datetime, ...] = ()
+    takeovers: tuple[datetime, ...] = ()
     if earlier is not None and find_standing(earlier) == "supervisor gone":
-        successions = (*earlier.successions, now)[-MOST_SUCCESSIONS:]
-    return _Serving(plan, terms, host, keys, handed, successions)
+        takeovers = (*earlier.takeovers, now)[-MOST_TAKEOVERS:]
+    return _Serving(plan, terms, host, keys, handed, takeovers)
 
 
 def _check_address(serving: _Serving, address: Address, now: datetime) -> tuple[str, ...]:
     """Raise if the address is taken or open without a key; warn of its certificate."""
-    if not serving.successions:  # A successor waits until it is free.
+    if not serving.takeovers:  # A successor waits until it is free.
         address.require_free()
     if serving.terms.gated:
         require_key_for(address.socket or address.host, serving.keys, now=now)
@@ -276,24 +276,24 @@ def _find_bind(
 
 
 def _supervise(
-    chronicle: Chronicle, environment: Mapping[str, str], weights: Weights, *, hold: bool
+    event_log: EventLog, environment: Mapping[str, str], weights: Weights, *, hold: bool
 ) -> ExitCode:
     """Download and check the weights, then keep an engine running."""
-    group = chronicle.run.plan.group
+    group = event_log.run.plan.group
     kind = Follower if group and group.is_follower else Supervisor
-    supervisor = kind(chronicle, environment)
-    chronicle.move("downloading", "downloading the weights, or checking those that are here")
+    supervisor = kind(event_log, environment)
+    event_log.move("downloading", "downloading the weights, or checking those that are here")
     try:
-        chronicle.update(plan=weights.localize(chronicle.run.plan))
+        event_log.update(plan=weights.localize(event_log.run.plan))
     except BaseException as fault:
-        chronicle.move("failed", f"giving up: {fault}")
+        event_log.move("failed", f"giving up: {fault}")
         raise
     try:
         asyncio.run(supervisor.serve())
     except EngineError as fault:
         if not hold:
             raise
-        chronicle.note(f"{fault.message}; waiting without an engine until it is stopped")
+        event_log.note(f"{fault.message}; waiting without an engine until it is stopped")
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         signal.sigwait(SIGNALS)
         raise

@@ -146,7 +146,7 @@ class Heard:
 class GroupLink(asyncio.DatagramProtocol):
     """A supervisor's end of the link; `say` is asked at every beat what to send.
 
-    `keep` repeats the beat, whatever goes wrong with one (`Chronicle.keep_looking`).
+    `keep` repeats the beat, whatever goes wrong with one (`EventLog.keep_looking`).
     """
 
     def __init__(

@@ -18,8 +18,8 @@ from slipstream.errors import EngineError, ExitCode, SlipstreamError
 from slipstream.serving.following import follow_events
 from slipstream.serving.kept_logs import read_end
 from slipstream.serving.run import TRANSITIONS, Event, RunFolder, is_alive
-from slipstream.serving.supervision.chronicle import Chronicle
 from slipstream.serving.supervision.engine_session import ProcessTools, end_session
+from slipstream.serving.supervision.event_log import EventLog
 from slipstream.serving.supervision.supervisor import SIGNALS
 
 SAID_BYTES = 1 << 14
@@ -67,7 +67,7 @@ def follow_to_ready(folder: RunFolder, tell: Callable[[Event], None]) -> ExitCod
 
 
 @contextmanager
-def stopping_early(chronicle: Chronicle) -> Iterator[None]:
+def stopping_early(event_log: EventLog) -> Iterator[None]:
     """Stop the run at a signal, until the supervisor takes the signals over.
 
     Files may be on their way in threads that nothing can interrupt, and no child is there to be
@@ -76,8 +76,8 @@ def stopping_early(chronicle: Chronicle) -> Iterator[None]:
 
     def stop(*_: object) -> NoReturn:
         with suppress(SlipstreamError, ValueError):
-            chronicle.move("stopping", "stopped before an engine was started")
-            chronicle.move("stopped", "all of its processes have ended")
+            event_log.move("stopping", "stopped before an engine was started")
+            event_log.move("stopped", "all of its processes have ended")
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
                 stream.flush()

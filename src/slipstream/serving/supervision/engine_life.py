@@ -23,7 +23,7 @@ from slipstream.serving.plugin_settings import STEERING, list_parts
 from slipstream.serving.run import ENGINE_NOTE, expected_phases
 from slipstream.serving.supervision.causes.diagnosis import READ_BYTES
 from slipstream.serving.supervision.causes.ladder import HEALTHY_SECONDS, Death
-from slipstream.serving.supervision.chronicle import Chronicle
+from slipstream.serving.supervision.event_log import EventLog
 from slipstream.serving.supervision.generation import Asker, prove, warm_up
 from slipstream.serving.supervision.peers import Peers
 from slipstream.serving.supervision.run_socket import RunSocket
@@ -76,13 +76,13 @@ _PHASE_NAMES: dict[Phase, str] = {
 class EngineLife:
     def __init__(
         self,
-        chronicle: Chronicle,
+        event_log: EventLog,
         process: subprocess.Popen[bytes],
         asker: Asker,
         socket: RunSocket,
         peers: Peers | None = None,
     ) -> None:
-        self.chronicle, self.process, self.asker = chronicle, process, asker
+        self.event_log, self.process, self.asker = event_log, process, asker
         self._socket, self._peers = socket, peers or Peers()
         self.ready_at: float | None = None
         self._began = time.monotonic()
@@ -160,15 +160,15 @@ class EngineLife:
                 raise Death("out-of-memory", alarm)
 
         name = "the machine's memory cannot be watched"
-        await self.chronicle.keep_looking(name, look, LOOK_EVERY_SECONDS)
+        await self.event_log.keep_looking(name, look, LOOK_EVERY_SECONDS)
 
     async def _start(self) -> None:
-        chronicle, drafts = self.chronicle, self._plan.is_drafted_by_model
-        expected = expected_phases(chronicle.folder.path.parent, self._plan)
+        event_log, drafts = self.event_log, self._plan.is_drafted_by_model
+        expected = expected_phases(event_log.folder.path.parent, self._plan)
         tracker = PhaseTracker(started_at=self._began, drafts=drafts)
         reported = self._began
         self._tell_phase(tracker.reached, reported, expected.get("boot"))
-        with closing(GrowingFile(chronicle.folder.engine_log)) as log:
+        with closing(GrowingFile(event_log.folder.engine_log)) as log:
             while not await self._is_up():
                 now = time.monotonic()
                 if now - self._began > START_WITHIN_SECONDS:
@@ -184,7 +184,7 @@ class EngineLife:
                     reported = now
                 await asyncio.sleep(READ_LOG_EVERY_SECONDS)
         took = tracker.seconds_by_phase(time.monotonic())
-        chronicle.update(phase_seconds={**took})
+        event_log.update(phase_seconds={**took})
         self._measure(start_seconds=time.monotonic() - self._began)
 
     async def _is_up(self) -> bool:
@@ -212,13 +212,13 @@ class EngineLife:
             details.append(f"this phase took {expected:.0f} s before")
             figures["expected"] = expected
         message = f"{_PHASE_NAMES[mark.phase]} ({', '.join(details)})"
-        self.chronicle.note(message, phase=mark.phase, figures=figures)
+        self.event_log.note(message, phase=mark.phase, figures=figures)
 
     async def _warm(self) -> None:
         seconds = time.monotonic() - self._began
-        self.chronicle.move("warming", f"listening after {seconds:.0f} s", elapsed=seconds)
+        self.event_log.move("warming", f"listening after {seconds:.0f} s", elapsed=seconds)
         self._socket.tell_gate("warming", "sending the first requests, which are slow")
-        warm = await warm_up(self.asker, self._context, self.chronicle.note)
+        warm = await warm_up(self.asker, self._context, self.event_log.note)
         self._prefill_tokens_per_s = warm.prefill_tokens_per_s
         self._measure(
             warm_up_requests=warm.requests,
@@ -226,11 +226,11 @@ class EngineLife:
             last_ms_per_token=1000 * warm.last_seconds_per_token,
         )
         if not warm.flat:
-            self.chronicle.note("the time per token is not stable: the machine may be busy")
+            self.event_log.note("the time per token is not stable: the machine may be busy")
 
     def _note_unapplied(self) -> None:
         """Note what was planned of our plugin and is not applied, or not heard of."""
-        text = read_end(self.chronicle.folder.engine_log, READ_BYTES)
+        text = read_end(self.event_log.folder.engine_log, READ_BYTES)
         said = _APPLIED.findall(text)
         known = {part for part, _ in said}
         # A log that was cut or could not be written tells nothing by its silence.
@@ -242,15 +242,15 @@ class EngineLife:
             effect = "vLLM runs without it (docs/patches.md)"
             if part == STEERING:
                 effect = "the draft length stays as planned, and there is no ledger"
-            self.chronicle.remark(part, f"slipstream {part}: {why}; {effect}")
+            self.event_log.set_note(part, f"slipstream {part}: {why}; {effect}")
 
     async def _note_context(self) -> None:
         """Note a shorter context than planned: from 0.33 on a drafter's positions can lower it."""
         planned, served = self._plan.context, await self.asker.read_context()
         if planned is not None and served is not None and served < planned:
             message = f"sequences of {served} tokens are served, and not of {planned} as planned: "
-            hint = f"slipstream logs {self.chronicle.run.id}"
-            self.chronicle.remark("context", f"{message}{hint}")
+            hint = f"slipstream logs {self.event_log.run.id}"
+            self.event_log.set_note("context", f"{message}{hint}")
 
     async def _prove(self) -> None:
         """Report ready only after a real generation."""
@@ -259,7 +259,7 @@ class EngineLife:
         figures = {"tokens_per_second": proof.tokens_per_second}
         speed = f"{proof.tokens_per_second:.1f} tokens/s alone"
         # Where drafts do not pay, a steered engine may have made none: that says nothing of them.
-        steered = self.chronicle.run.terms.steered
+        steered = self.event_log.run.terms.steered
         if drafts and not proof.accepted and not (steered and proof.drafts == 0):
             raise Death("no-acceptance", f"none of {proof.drafts} drafts was accepted")
         if proof.tokens_per_step is not None:
@@ -268,25 +268,25 @@ class EngineLife:
         self.ready_at = self._probed_well_at = time.monotonic()
         figures["ready_seconds"] = self.ready_at - self._began
         self._measure(**figures)
-        self._mark(find_place(self.chronicle.folder.engine_log))
-        self.chronicle.update(healthy_log=self.healthy_log)
-        self._become_ready(f"ready at {self.chronicle.run.url}: {speed}", **figures)
+        self._mark(find_place(self.event_log.folder.engine_log))
+        self.event_log.update(healthy_log=self.healthy_log)
+        self._become_ready(f"ready at {self.event_log.run.url}: {speed}", **figures)
 
     def _become_ready(self, message: str, **figures: float) -> None:
-        self.chronicle.move("ready", message, **figures)
+        self.event_log.move("ready", message, **figures)
         self._socket.tell_gate("ready")
 
     async def _watch(self) -> None:
         name = "the engine cannot be checked"
-        await self.chronicle.keep_looking(name, self._look, WATCH_EVERY_SECONDS)
+        await self.event_log.keep_looking(name, self._look, WATCH_EVERY_SECONDS)
 
     async def _look(self) -> None:
-        self.chronicle.save()
+        self.event_log.save()
         self._socket.tell_notes()
         self._oom_kills.append(count_oom_kills(_ROOT))
         if self.healthy_seconds >= HEALTHY_SECONDS:
-            self.chronicle.remark(ENGINE_NOTE, None)
-        place = find_place(self.chronicle.folder.engine_log)
+            self.event_log.set_note(ENGINE_NOTE, None)
+        place = find_place(self.event_log.folder.engine_log)
         self._count_health_check(await self.asker.is_healthy(), place)
         await self._judge()
 
@@ -308,18 +308,18 @@ class EngineLife:
 
     async def _judge(self) -> None:
         # A probe waits behind the requests of others, and without a gate nobody knows of them.
-        if not self.chronicle.run.terms.gated and await self._has_made_tokens():
+        if not self.event_log.run.terms.gated and await self._has_made_tokens():
             self._probed_well_at = time.monotonic()
         seen = self._observe()
         self._follow_probe(seen)
         health = assess(seen)
         if health.stuck:
             raise Death("hang", health.reason)
-        is_ready = self.chronicle.run.state == "ready"
+        is_ready = self.event_log.run.state == "ready"
         if is_ready and not health.ready:
-            self.chronicle.move("warming", f"not ready: {health.reason}")
+            self.event_log.move("warming", f"not ready: {health.reason}")
             self._socket.tell_gate("warming", health.reason)
-        elif health.ready and self.chronicle.run.state == "warming":
+        elif health.ready and self.event_log.run.state == "warming":
             self._become_ready(f"ready again: {health.reason}")
 
     def _follow_probe(self, seen: Observation) -> None:
@@ -361,11 +361,11 @@ class EngineLife:
 
     @property
     def _plan(self) -> LaunchPlan:
-        return self.chronicle.run.plan
+        return self.event_log.run.plan
 
     @property
     def _context(self) -> int:
         return self._plan.context or DEFAULT_CONTEXT
 
     def _measure(self, **figures: float) -> None:
-        self.chronicle.update(measurements={**self.chronicle.run.measurements, **figures})
+        self.event_log.update(measurements={**self.event_log.run.measurements, **figures})

@@ -17,8 +17,8 @@ from slipstream.serving.kept_logs import find_place
 from slipstream.serving.run import State
 from slipstream.serving.supervision.causes.diagnosis import Cause
 from slipstream.serving.supervision.causes.ladder import Death, Rung, take_rungs
-from slipstream.serving.supervision.chronicle import Chronicle
 from slipstream.serving.supervision.engine_life import EngineLife
+from slipstream.serving.supervision.event_log import EventLog
 from slipstream.serving.supervision.generation import Asker
 from slipstream.serving.supervision.peers import (
     LOOK_EVERY_SECONDS,
@@ -37,11 +37,11 @@ class Dismissal(Death):
 class Head(Peers):
     """The rank that leads, as the others hear it."""
 
-    def __init__(self, chronicle: Chronicle, group: Group) -> None:
-        self._chronicle, self._group = chronicle, group
+    def __init__(self, event_log: EventLog, group: Group) -> None:
+        self._event_log, self._group = event_log, group
         # As it was served first, from its local copies, with the rungs behind it.
         self._first: tuple[LaunchPlan, tuple[Rung, ...]] | None = None
-        self._link = make_link(chronicle, group, self._say)
+        self._link = make_link(event_log, group, self._say)
         # The generation that runs, or ran last, and the session of the head that ordered it.
         self._session: str | None = None
         self._running: int | None = None
@@ -60,7 +60,7 @@ class Head(Peers):
 
     async def assemble(self, stop: asyncio.Event) -> None:
         """Wait for the order of a generation, and take the rungs that come with it."""
-        self._chronicle.move("starting", f"it starts when {self._group.describe(0)} orders it")
+        self._event_log.move("starting", f"it starts when {self._group.describe(0)} orders it")
         while not stop.is_set():
             session, order = self._hear()
             if order is not None and order.given_up:
@@ -80,14 +80,14 @@ class Head(Peers):
             await asyncio.sleep(LOOK_EVERY_SECONDS)
 
     def _take_rungs(self, rungs: tuple[Rung, ...]) -> None:
-        run = self._chronicle.run
+        run = self._event_log.run
         self._first = plan, taken = self._first or (run.plan, run.rungs)
         if rungs[: len(taken)] != taken:
             raise EngineError(
                 f"this rank has stepped down ({', '.join(taken)}), but the head has not",
                 hint="serve the plan of this rank again: slipstream fleet up",
             )
-        self._chronicle.update(plan=take_rungs(plan, rungs, len(taken)), rungs=rungs)
+        self._event_log.update(plan=take_rungs(plan, rungs, len(taken)), rungs=rungs)
 
     async def watch(self) -> None:
         """End when the head is silent, or no longer wants this generation."""
@@ -104,7 +104,7 @@ class Head(Peers):
             if not order.runs or order.generation != self._running:
                 raise Dismissal("rank-lost", f"{name} ends this start: {order.message}")
 
-        await self._chronicle.keep_looking(UNWATCHED, look, LOOK_EVERY_SECONDS)
+        await self._event_log.keep_looking(UNWATCHED, look, LOOK_EVERY_SECONDS)
 
     def report(self, cause: Cause | None, message: str) -> None:
         text = message[:SHOWN_CHARACTERS]
@@ -147,37 +147,37 @@ class FollowerLife(EngineLife):
 
     async def _warm(self) -> None:
         seconds = time.monotonic() - self._began
-        self.chronicle.move("warming", f"the head listens after {seconds:.0f} s", elapsed=seconds)
+        self.event_log.move("warming", f"the head listens after {seconds:.0f} s", elapsed=seconds)
 
     async def _prove(self) -> None:
         while self._head.state != "ready":
             await asyncio.sleep(LOOK_EVERY_SECONDS)
         self.ready_at = time.monotonic()
-        self._mark(find_place(self.chronicle.folder.engine_log))
-        self.chronicle.update(healthy_log=self.healthy_log)
-        self.chronicle.move("ready", "ready: the head has generated text")
+        self._mark(find_place(self.event_log.folder.engine_log))
+        self.event_log.update(healthy_log=self.healthy_log)
+        self.event_log.move("ready", "ready: the head has generated text")
 
     async def _look(self) -> None:
         """Show the head's state, and remember how far the log was in good health."""
-        self.chronicle.save()
+        self.event_log.save()
         state = self._head.state
         if state == "ready":
-            self._mark(find_place(self.chronicle.folder.engine_log))
-        if state != self.chronicle.run.state and (state == "warming" or state == "ready"):
-            self.chronicle.move(state, f"the head is {state}")
+            self._mark(find_place(self.event_log.folder.engine_log))
+        if state != self.event_log.run.state and (state == "warming" or state == "ready"):
+            self.event_log.move(state, f"the head is {state}")
 
 
 class Follower(Supervisor):
     """Keeps the engine of a rank as the head of its group orders."""
 
     def _make_peers(self) -> Peers:
-        group = self._chronicle.run.plan.group
+        group = self._event_log.run.plan.group
         assert group is not None
-        self._head = Head(self._chronicle, group)
+        self._head = Head(self._event_log, group)
         return self._head
 
     def _make_life(self, process: subprocess.Popen[bytes], asker: Asker) -> EngineLife:
-        return FollowerLife(self._chronicle, process, asker, self._socket, self._head)
+        return FollowerLife(self._event_log, process, asker, self._socket, self._head)
 
     def _remember(self, death: Death, life: EngineLife, elsewhere: Cause | None) -> Cause:
         """Look for a cause in our log unless the head has ended the engine."""
@@ -186,7 +186,7 @@ class Follower(Supervisor):
         return super()._remember(death, life, elsewhere)
 
     async def _drain(self, life: EngineLife, living: "asyncio.Task[None]") -> None:
-        self._chronicle.move("stopping", "the head starts again when this rank is back")
+        self._event_log.move("stopping", "the head starts again when this rank is back")
 
     async def _find_way_on(self, death: Death) -> None:
-        self._chronicle.update(restarts=self._chronicle.run.restarts + 1)
+        self._event_log.update(restarts=self._event_log.run.restarts + 1)

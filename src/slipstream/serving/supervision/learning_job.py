@@ -21,7 +21,7 @@ from slipstream.errors import InvalidInputError
 from slipstream.serving.learning import LearningTerms
 from slipstream.serving.plugin_settings import is_followed, takes_swaps
 from slipstream.serving.run import Run, find_runs_root
-from slipstream.serving.supervision.chronicle import Chronicle
+from slipstream.serving.supervision.event_log import EventLog
 from slipstream.serving.supervision.run_socket import RunSocket
 
 LOOK_EVERY_SECONDS = 0.2
@@ -39,12 +39,12 @@ class LearningJob:
 
     def __init__(
         self,
-        chronicle: Chronicle,
+        event_log: EventLog,
         socket: RunSocket,
         environment: Mapping[str, str],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._chronicle, self._socket, self._clock = chronicle, socket, clock
+        self._event_log, self._socket, self._clock = event_log, socket, clock
         self._environment = {**environment, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         self._processes: dict[str, _Child] = {}
         self._once: LearningTerms | None = None
@@ -52,7 +52,7 @@ class LearningJob:
 
     async def follow(self) -> None:
         name = "the run does not learn"
-        await self._chronicle.keep_looking(name, self.look, LOOK_EVERY_SECONDS)
+        await self._event_log.keep_looking(name, self.look, LOOK_EVERY_SECONDS)
 
     async def look(self) -> None:
         """Carry out an order, start what is missing, and give way to requests."""
@@ -60,11 +60,11 @@ class LearningJob:
         if order is not None:
             self._end(JOB)
             self._once = order.terms if order.once else None
-            self._chronicle.update(learning=None)
+            self._event_log.update(learning=None)
             if not order.once:
                 self._end(COLLECTOR)
                 self._change_terms(order.terms)
-        steady = self._chronicle.run.terms.learning
+        steady = self._event_log.run.terms.learning
         if steady is not None:
             self._keep(COLLECTOR, lambda: self._describe_collector(steady))
         if (terms := self._once or steady) is None:
@@ -79,26 +79,26 @@ class LearningJob:
             self._end(name)
 
     def _change_terms(self, terms: LearningTerms | None) -> None:
-        run = self._chronicle.run
+        run = self._event_log.run
         changed = run.terms.model_copy(update={"learning": terms})
-        self._chronicle.update(terms=changed)
+        self._event_log.update(terms=changed)
         message = "stopped" if terms is None else f"on, kept in {self._find_folder(terms)}"
-        self._chronicle.note(f"learning: {message}")
+        self._event_log.note(f"learning: {message}")
 
     def _find_folder(self, terms: LearningTerms) -> Path:
-        return terms.folder or find_learning_folder(self._environment, self._chronicle.run)
+        return terms.folder or find_learning_folder(self._environment, self._event_log.run)
 
     def _describe_collector(self, terms: LearningTerms) -> list[str]:
-        run, home = self._chronicle.folder, self._find_folder(terms)
+        run, home = self._event_log.folder, self._find_folder(terms)
         if terms.folder is None:  # Successors find it, whatever drafter they begin with.
             settled = terms.model_copy(update={"folder": home})
-            both = self._chronicle.run.terms.model_copy(update={"learning": settled})
-            self._chronicle.update(terms=both)
-        tokenizer = Path(self._chronicle.run.plan.settings.model.value) / "tokenizer.json"
+            both = self._event_log.run.terms.model_copy(update={"learning": settled})
+            self._event_log.update(terms=both)
+        tokenizer = Path(self._event_log.run.plan.settings.model.value) / "tokenizer.json"
         return [str(home / "text"), str(run.kept_socket), str(tokenizer), *terms.redact]
 
     def _describe_job(self, terms: LearningTerms) -> list[str]:
-        words = [str(self._chronicle.folder.path), str(self._find_folder(terms))]
+        words = [str(self._event_log.folder.path), str(self._find_folder(terms))]
         words += ["--steps", str(terms.steps)] if terms.steps else []
         return [*words, "--once"] if self._once is not None else words
 
@@ -107,19 +107,21 @@ class LearningJob:
         child = self._processes.setdefault(name, _Child())
         ended = child.look()
         if ended is not None:
-            log = self._chronicle.folder.learning_log
-            self._chronicle.remark(name, f"{name} ended with {ended}, see {log}" if ended else None)
+            log = self._event_log.folder.learning_log
+            self._event_log.set_note(
+                name, f"{name} ended with {ended}, see {log}" if ended else None
+            )
             child.wait(self._clock())
         elif child.process is not None and self._clock() - child.next_at > SETTLED_SECONDS:
-            self._chronicle.remark(name, None)
+            self._event_log.set_note(name, None)
             child.settle()
         elif child.process is None and self._clock() >= child.next_at:
-            child.start(name, describe(), self._environment, self._chronicle.folder.learning_log)
+            child.start(name, describe(), self._environment, self._event_log.folder.learning_log)
             child.next_at = self._clock()
         return ended
 
     def _give_way(self, terms: LearningTerms) -> None:
-        run, counts, now = self._chronicle.run, self._socket.counts, self._clock()
+        run, counts, now = self._event_log.run, self._socket.counts, self._clock()
         if run.state != "ready" or counts is None or counts.in_flight or counts.waiting:
             self._busy_at = now
         works = run.learning is not None and run.learning.works

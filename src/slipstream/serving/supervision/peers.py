@@ -20,7 +20,7 @@ from slipstream.serving.group.link import (
 )
 from slipstream.serving.supervision.causes.diagnosis import Cause
 from slipstream.serving.supervision.causes.ladder import Death
-from slipstream.serving.supervision.chronicle import Chronicle
+from slipstream.serving.supervision.event_log import EventLog
 
 LOOK_EVERY_SECONDS = 0.1
 STILL_EVERY_SECONDS = 30.0
@@ -67,9 +67,9 @@ class Peers:
 class Followers(Peers):
     """The ranks that the head leads."""
 
-    def __init__(self, chronicle: Chronicle, group: Group) -> None:
-        self._chronicle, self._group = chronicle, group
-        self._link = make_link(chronicle, group, self._say)
+    def __init__(self, event_log: EventLog, group: Group) -> None:
+        self._event_log, self._group = event_log, group
+        self._link = make_link(event_log, group, self._say)
         self._generation, self._runs, self._given_up = 0, False, False
         self._message = ""
         self._begun: set[int] = set()
@@ -93,7 +93,7 @@ class Followers(Peers):
             if time.monotonic() - told_at > STILL_EVERY_SECONDS:
                 told_at = time.monotonic()
                 names = ", ".join(map(self._group.describe, missing))
-                self._chronicle.move("starting", f"it starts when the others are running: {names}")
+                self._event_log.move("starting", f"it starts when the others are running: {names}")
             await asyncio.sleep(LOOK_EVERY_SECONDS)
 
     async def watch(self) -> None:
@@ -104,7 +104,7 @@ class Followers(Peers):
             for rank in self._ranks:
                 self._look(rank, time.monotonic() - began)
 
-        await self._chronicle.keep_looking(UNWATCHED, look, LOOK_EVERY_SECONDS)
+        await self._event_log.keep_looking(UNWATCHED, look, LOOK_EVERY_SECONDS)
 
     def dismiss(self, message: str) -> None:
         self._runs, self._message = False, message[:SHOWN_CHARACTERS]
@@ -120,7 +120,7 @@ class Followers(Peers):
             if report and report.ended == self._generation and report.cause not in _VAGUE:
                 said = f"{self._group.describe(rank)}: {report.message}"
                 if said[:SHOWN_CHARACTERS] != self._message:
-                    self._chronicle.note(said)
+                    self._event_log.note(said)
                 return report.cause
         return None
 
@@ -133,7 +133,7 @@ class Followers(Peers):
         return range(1, len(self._group.members))
 
     def _say(self) -> Order:
-        run = self._chronicle.run
+        run = self._event_log.run
         return Order(
             generation=self._generation,
             runs=self._runs,
@@ -172,6 +172,6 @@ class Followers(Peers):
             raise Death("rank-lost", f"{name} did not start its engine in {seconds:.0f} s")
 
 
-def make_link(chronicle: Chronicle, group: Group, say: Callable[[], Order | Report]) -> GroupLink:
+def make_link(event_log: EventLog, group: Group, say: Callable[[], Order | Report]) -> GroupLink:
     secret = read_secret(Path(group.secret_file).expanduser())
-    return GroupLink(group, secret, say, keep=chronicle.keep_looking)
+    return GroupLink(group, secret, say, keep=event_log.keep_looking)

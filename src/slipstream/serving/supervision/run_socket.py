@@ -32,7 +32,7 @@ from slipstream.serving.messages import (
     short_path,
 )
 from slipstream.serving.run import Event, LiveRun
-from slipstream.serving.supervision.chronicle import Chronicle
+from slipstream.serving.supervision.event_log import EventLog
 from slipstream.serving.swaps import Swap, SwapOrder
 from slipstream.steering.state import SteeringOrder, SteeringState
 
@@ -45,8 +45,8 @@ _HEARD = (
 class RunSocket:
     """What the engine's processes reported last, and the orders for them and for us."""
 
-    def __init__(self, chronicle: Chronicle) -> None:
-        self._chronicle = chronicle
+    def __init__(self, event_log: EventLog) -> None:
+        self._event_log = event_log
         self.counts: GateCounts | None = None
         # Of the user; the guardian's limit gives way to them.
         self.bounds: SteeringOrder | None = None
@@ -63,7 +63,7 @@ class RunSocket:
         self._servers: dict[Path, tuple[int, asyncio.Server]] = {}
         self._peers: set[asyncio.StreamWriter] = set()
         self._trouble: str | None = None
-        chronicle.listen(self._pass_on)
+        event_log.listen(self._pass_on)
 
     async def listen(self, folder: Path) -> None:
         """Listen in a folder, unless we do already; raises an OSError if that cannot be done."""
@@ -109,7 +109,7 @@ class RunSocket:
 
     def tell_gate(self, state: str, *reasons: str) -> None:
         """Report the state to the gate, for /readyz and for admission."""
-        run = self._chronicle.run
+        run = self._event_log.run
         learnt = run.learning.generation if run.learning else 0
         readiness = Readiness(state=state, reasons=reasons, notes=len(run.notes), generation=learnt)
         if self._gate is not None:
@@ -118,7 +118,7 @@ class RunSocket:
 
     def tell_notes(self) -> None:
         """Report notes and generation to the gate, for /metrics, if they have changed."""
-        told, run = self._readiness, self._chronicle.run
+        told, run = self._readiness, self._event_log.run
         learnt = run.learning.generation if run.learning else 0
         if told is not None and (told.notes, told.generation) != (len(run.notes), learnt):
             self.tell_gate(told.state, *told.reasons)
@@ -185,7 +185,7 @@ class RunSocket:
                 fault = (
                     message.fault and f"{subject}, and steps continue without it: {message.fault}"
                 )
-                self._chronicle.remark(subject, fault)
+                self._event_log.set_note(subject, fault)
                 if self._gate is not None and message.rank == 0:
                     self._send(self._gate, message)
             case DrafterResult():
@@ -207,10 +207,10 @@ class RunSocket:
                 self._send(writer, self._describe())
 
     def _hear_learning(self, state: LearningState) -> None:
-        before = self._chronicle.run.learning
-        self._chronicle.update(learning=state)
+        before = self._event_log.run.learning
+        self._event_log.update(learning=state)
         if before is None or before.message != state.message:
-            self._chronicle.note(f"learning: {state.message}")
+            self._event_log.note(f"learning: {state.message}")
 
     def _greet_gate(self, gate: asyncio.StreamWriter) -> None:
         for message in (self._readiness, self.steering):
@@ -228,9 +228,9 @@ class RunSocket:
                     at=datetime.now(UTC),
                     outcome="refused",
                     message="another swap of this run is waiting",
-                    hint=f"slipstream status {self._chronicle.run.id}",
+                    hint=f"slipstream status {self._event_log.run.id}",
                     drafter=order.name,
-                    serves=self._chronicle.run.plan.drafter or "",
+                    serves=self._event_log.run.plan.drafter or "",
                 )
             )
 
@@ -243,8 +243,8 @@ class RunSocket:
 
     def _describe(self) -> LiveRun:
         return LiveRun(
-            run=self._chronicle.run,
-            unwritten=self._chronicle.unwritten,
+            run=self._event_log.run,
+            unwritten=self._event_log.unwritten,
             counts=self.counts,
             steering=tuple(sorted(self._list_states(), key=lambda state: state.rank)),
         )
@@ -271,4 +271,4 @@ class RunSocket:
     def _report(self, trouble: str) -> None:
         if trouble != self._trouble:
             self._trouble = trouble
-            self._chronicle.note(trouble)
+            self._event_log.note(trouble)

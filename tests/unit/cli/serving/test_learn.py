@@ -43,7 +43,7 @@ class Learning(Theatre):
         super().__init__(folder, host)
         here = read_process(os.getpid())
         steered = steer_engine(self.run.plan, steered=True)
-        self.stage.chronicle.update(supervisor=here, id="one", plan=steered)
+        self.stage.event_log.update(supervisor=here, id="one", plan=steered)
         self.stage.environment["PYTHONPATH"] += f"{os.pathsep}{REPOSITORY}"
         self.stage.environment["XDG_STATE_HOME"] = str(folder.parent)
         self.home = LearningFolder(find_learning_folder(self.stage.environment, self.run))

@@ -112,7 +112,7 @@ def test_a_successor_takes_over_waits_longer_each_time_and_runs_no_planted_code(
             killed = time.time()
             run_now = wait_for_ready(count)
             waits.append(run_now.began_at.timestamp() - killed)
-            assert len(run_now.successions) == count - 1
+            assert len(run_now.takeovers) == count - 1
         sys.stdout.write(f"\nsuccessors began {waits[0]:.1f} and {waits[1]:.1f} s after a kill")
         assert waits[0] >= 1
         assert waits[1] >= 5

@@ -52,7 +52,7 @@ def here() -> Process:
 @pytest.fixture
 def theatre(tmp_path: Path, host: Host, here: Process) -> Theatre:
     theatre = Theatre(tmp_path / "slipstream", host)
-    theatre.stage.chronicle.update(supervisor=here, id="one")
+    theatre.stage.event_log.update(supervisor=here, id="one")
     return theatre
 
 

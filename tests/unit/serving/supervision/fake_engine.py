@@ -16,8 +16,8 @@ from slipstream.planning.plan import LaunchPlan
 from slipstream.records import Record
 from slipstream.serving.messages import decode, encode, short_path
 from slipstream.serving.run import Event, Run, RunFolder, State, Terms
-from slipstream.serving.supervision.chronicle import Chronicle
 from slipstream.serving.supervision.engine_process import choose_port
+from slipstream.serving.supervision.event_log import EventLog
 from slipstream.serving.supervision.supervisor import Supervisor
 from tests.unit.planning.bare_plans import bare_plan
 from tests.unit.serving.test_run import RUN
@@ -222,11 +222,11 @@ class Stage:
         self.folder.begin(run)
         self.events: list[Event] = []
         self._peers: list[Peer] = []
-        self.chronicle = Chronicle(self.folder, run, self.events.append)
+        self.event_log = EventLog(self.folder, run, self.events.append)
 
     @property
     def run(self) -> Run:
-        return self.chronicle.run
+        return self.event_log.run
 
     def serve(self, act: Callable[["Stage"], Coroutine[None, None, Any]] | None = None) -> Any:
         """Supervise to the end; `act` goes on meanwhile, and its end is a request to stop.
@@ -237,7 +237,7 @@ class Stage:
 
         async def serve() -> None:
             nonlocal result
-            serving = asyncio.create_task(Supervisor(self.chronicle, self.environment).serve())
+            serving = asyncio.create_task(Supervisor(self.event_log, self.environment).serve())
             if act is not None:
                 acting = asyncio.create_task(act(self))
                 await asyncio.wait((serving, acting), return_when=asyncio.FIRST_COMPLETED)

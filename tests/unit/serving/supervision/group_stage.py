@@ -72,7 +72,7 @@ class GroupStage:
         )
         for stage, plan in zip((self.head, self.follower), plans, strict=True):
             served = follow_head(plan) if plan.group and plan.group.is_follower else plan
-            stage.chronicle.update(plan=served)
+            stage.event_log.update(plan=served)
         self._supervisors: list[Supervisor] = []
         self._serving: list[asyncio.Task[None]] = []
         self.faults: list[BaseException | None] = []
@@ -81,7 +81,7 @@ class GroupStage:
         """Supervise both until `act` is over."""
 
         async def serve() -> None:
-            self._begin(Supervisor(self.head.chronicle, self.head.environment))
+            self._begin(Supervisor(self.head.event_log, self.head.environment))
             self.begin_following()
             acting = asyncio.create_task(act(self))
             done, _ = await asyncio.wait((acting,), timeout=WITHIN_SECONDS)
@@ -96,13 +96,13 @@ class GroupStage:
 
     def begin_following(self) -> None:
         """Start the follower's supervisor, for the first time or after it has left."""
-        self._begin(Follower(self.follower.chronicle, self.follower.environment))
+        self._begin(Follower(self.follower.event_log, self.follower.environment))
 
     async def leave(self) -> None:
         """Stop the follower's supervisor, as a machine that is started anew does."""
         self._supervisors[-1].stop()
         await self._serving[-1]
-        self.follower.chronicle.run = self.follower.run.model_copy(update={"state": "planned"})
+        self.follower.event_log.run = self.follower.run.model_copy(update={"state": "planned"})
 
     def _begin(self, one: Supervisor) -> None:
         self._supervisors.append(one)

@@ -22,7 +22,7 @@ from slipstream.serving.access.gate_file import GateSettings
 from slipstream.serving.messages import GateCounts, Readiness
 from slipstream.serving.run import RunFolder, Terms, read_process
 from slipstream.serving.run_status import read_live
-from slipstream.serving.supervision import chronicle, engine_process
+from slipstream.serving.supervision import engine_process, event_log
 from slipstream.serving.supervision.engine_process import run_group
 from slipstream.serving.supervision.watching import gate_following, watchdog
 from tests.unit.full_disk import fill, unmount_disk
@@ -137,7 +137,7 @@ def test_what_is_told_may_fail_too(stage: Stage) -> None:
     def refuse(event: object) -> None:
         raise BrokenPipeError
 
-    lonely = chronicle.Chronicle(stage.folder, stage.run, refuse)
+    lonely = event_log.EventLog(stage.folder, stage.run, refuse)
     lonely.move("downloading", "the terminal is gone")
     assert stage.folder.read_events()[-1].message == "the terminal is gone"
 
@@ -145,8 +145,8 @@ def test_what_is_told_may_fail_too(stage: Stage) -> None:
 def test_unwritten_events_are_kept_up_to_a_number(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chronicle, "KEPT_EVENTS", 3)
-    lonely = chronicle.Chronicle(stage.folder, stage.run, stage.events.append)
+    monkeypatch.setattr(event_log, "KEPT_EVENTS", 3)
+    lonely = event_log.EventLog(stage.folder, stage.run, stage.events.append)
     undo = put_a_file_there(stage)
     for number in range(9):
         lonely.note(f"note {number}")
@@ -218,7 +218,7 @@ def test_status_says_what_is_true_while_the_disk_is_read_only(
         return status
 
     async def act(stage: Stage) -> None:
-        stage.chronicle.update(supervisor=read_process(os.getpid()))
+        stage.event_log.update(supervisor=read_process(os.getpid()))
         await stage.reach("ready")
         with read_only(small_disk):
             await replace_engine(stage)

@@ -14,7 +14,7 @@ from slipstream.planning.settings import Choice
 from slipstream.serving.group import link
 from slipstream.serving.group.link import GroupLink, Heartbeat, Order, read_secret, sign
 from slipstream.serving.run import read_process
-from slipstream.serving.supervision import chronicle, follower, peers
+from slipstream.serving.supervision import event_log, follower, peers
 from slipstream.serving.supervision.causes import ladder
 from slipstream.serving.supervision.follower import Head
 from tests.unit.serving.supervision.fake_engine import until
@@ -89,8 +89,8 @@ def test_no_fault_of_the_link_ends_a_group_and_it_goes_on(
     name: str,
     side: str,
 ) -> None:
-    monkeypatch.setattr(chronicle, "FIRST_PAUSE_SECONDS", 0.05)
-    monkeypatch.setattr(chronicle, "LONGEST_PAUSE_SECONDS", 0.1)
+    monkeypatch.setattr(event_log, "FIRST_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(event_log, "LONGEST_PAUSE_SECONDS", 0.1)
 
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("planted")
@@ -208,7 +208,7 @@ def test_a_new_supervisor_waits_for_the_next_generation(
     monkeypatch.setattr(follower, "LOOK_EVERY_SECONDS", 0.001)
     group = stage.follower.run.plan.group
     assert group is not None
-    head = Head(stage.follower.chronicle, group)
+    head = Head(stage.follower.event_log, group)
     orders = Orders(head, group)
 
     async def starts() -> bool:
@@ -238,8 +238,8 @@ def test_a_successor_takes_only_the_rungs_that_are_not_behind_it(stage: GroupSta
     group = rank.run.plan.group
     assert group is not None
     halved = rank.run.plan.change(context=Choice(4096, "measured", "less-memory"))
-    rank.chronicle.update(plan=halved, rungs=("less-memory",))
-    head = Head(rank.chronicle, group)
+    rank.event_log.update(plan=halved, rungs=("less-memory",))
+    head = Head(rank.event_log, group)
     head._take_rungs(("less-memory", "eager"))
     assert rank.run.plan.context == 4096
     assert "--enforce-eager" in rank.run.plan.argv()

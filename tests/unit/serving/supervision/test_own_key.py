@@ -117,7 +117,7 @@ def test_a_successor_waits_for_an_address_that_somebody_else_has(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor, "ADDRESS_WAIT_SECONDS", 0.1)
-    stage.chronicle.update(successions=(stage.run.began_at,))
+    stage.event_log.update(takeovers=(stage.run.began_at,))
 
     async def until_ready(stage: Stage) -> None:
         await asyncio.sleep(0.5)

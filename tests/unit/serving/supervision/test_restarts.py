@@ -15,7 +15,7 @@ from slipstream.serving.messages import GateCounts, Readiness
 from slipstream.serving.plugin_settings import steer_engine
 from slipstream.serving.run import ENGINE_NOTE, RunFolder, read_process
 from slipstream.serving.service.systemd import ServiceManager
-from slipstream.serving.supervision import chronicle, engine_life, supervisor
+from slipstream.serving.supervision import engine_life, event_log, supervisor
 from slipstream.serving.supervision.engine_life import EngineLife
 from slipstream.serving.supervision.generation import Asker
 from slipstream.serving.supervision.run_socket import RunSocket
@@ -97,8 +97,8 @@ BESIDE = [
 def test_no_fault_beside_an_engine_ends_it_and_what_failed_goes_on(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, owner: type, method: str, name: str
 ) -> None:
-    monkeypatch.setattr(chronicle, "FIRST_PAUSE_SECONDS", 0.05)
-    monkeypatch.setattr(chronicle, "LONGEST_PAUSE_SECONDS", 0.2)
+    monkeypatch.setattr(event_log, "FIRST_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(event_log, "LONGEST_PAUSE_SECONDS", 0.2)
     monkeypatch.setattr(watchdog, "PROBE_EVERY_SECONDS", 0.1)
     stage.environment["WATCHDOG_USEC"] = "200000"
     times = 0
@@ -184,7 +184,7 @@ def test_an_engine_that_has_served_is_started_for_ever_and_the_run_says_so(
 def test_a_service_whose_plan_was_ready_before_is_not_given_up_after_a_boot(
     stage: Stage, changes: dict[str, Any], is_service: bool, is_given_up: bool
 ) -> None:
-    stage.chronicle.run = stage.run.model_copy(update={"plan_digest": "same"})
+    stage.event_log.run = stage.run.model_copy(update={"plan_digest": "same"})
     before = stage.run.model_copy(
         update={"id": "before", "measurements": {"ready_seconds": 9.0}, **changes}
     )
@@ -208,7 +208,7 @@ def test_a_service_whose_plan_was_ready_before_is_not_given_up_after_a_boot(
 def test_a_shorter_context_than_planned_is_a_note_of_the_run(make_stage: MakeStage) -> None:
     stage = make_stage(rule("context", "512"))
     plan = stage.run.plan.change(context=Choice(2048, "user", "requested"))
-    stage.chronicle.run = stage.run.model_copy(update={"plan": plan})
+    stage.event_log.run = stage.run.model_copy(update={"plan": plan})
 
     async def look(stage: Stage) -> dict[str, str]:
         await stage.reach("ready")
@@ -241,7 +241,7 @@ def test_a_part_of_ours_that_was_not_applied_or_says_nothing_is_a_note_of_the_ru
             if part == "steering"
             else plan.change_variables(patches)
         )
-        stage.chronicle.run = stage.run.model_copy(update={"plan": plan})
+        stage.event_log.run = stage.run.model_copy(update={"plan": plan})
 
     async def look(stage: Stage) -> tuple[dict[str, str], int]:
         await stage.reach("ready")
@@ -260,7 +260,7 @@ def test_parts_that_were_applied_are_no_note(make_stage: MakeStage) -> None:
     stage = make_stage()
     patches = {"SLIPSTREAM_PATCHES": Choice("cpu-top-k,cpu-sampling", "default", "")}
     plan = steer_engine(stage.run.plan.change_variables(patches), steered=True)
-    stage.chronicle.run = stage.run.model_copy(update={"plan": plan})
+    stage.event_log.run = stage.run.model_copy(update={"plan": plan})
     stage.serve(until_ready)
     assert stage.run.notes == {}
     assert "SLIPSTREAM_PATCHES" in stage.read_environment()

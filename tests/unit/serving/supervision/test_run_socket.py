@@ -20,7 +20,7 @@ from slipstream.serving.messages import (
 from slipstream.serving.run import Event, LiveRun
 from slipstream.serving.run_status import read_live
 from slipstream.serving.supervision import run_socket
-from slipstream.serving.supervision.chronicle import Chronicle
+from slipstream.serving.supervision.event_log import EventLog
 from slipstream.serving.supervision.run_socket import RunSocket
 from slipstream.steering.state import SteeringOrder, SteeringState
 from tests.unit.serving.kept_runs import keep
@@ -34,8 +34,8 @@ class Listening:
     def __init__(self, root: Path) -> None:
         self.folder, run = keep(root)
         self.events: list[Event] = []
-        self.chronicle = Chronicle(self.folder, run, self.events.append)
-        self.socket = RunSocket(self.chronicle)
+        self.event_log = EventLog(self.folder, run, self.events.append)
+        self.socket = RunSocket(self.event_log)
         self.peers: list[Peer] = []
 
     def play(self, act: Callable[[], Coroutine[None, None, None]]) -> None:
@@ -120,10 +120,10 @@ def test_a_fault_in_the_steps_of_a_core_is_a_note_as_long_as_it_is_reported(run:
         await other.hear(SteeringOrder)
         name = "the steering of core 1 fails"
         note = f"{name}, and steps go on without: see_step: KeyError: 'a'"
-        assert run.chronicle.run.notes == {name: note}
+        assert run.event_log.run.notes == {name: note}
         assert [event.message for event in run.events] == [note]
         core.send(make_state(rank=1))
-        await until(lambda: run.chronicle.run.notes == {})
+        await until(lambda: run.event_log.run.notes == {})
 
     run.play(act)
 
@@ -166,10 +166,10 @@ def test_a_command_learns_what_is_not_on_the_disk_yet(run: Listening) -> None:
         await asyncio.gather(core.hear(SteeringOrder), gate.hear(SteeringState))
         run.folder.record.unlink()
         run.folder.record.mkdir()
-        run.chronicle.update(restarts=7)
+        run.event_log.update(restarts=7)
         live = await asyncio.to_thread(read_live, run.folder)
         assert isinstance(live, LiveRun)
-        assert live.run == run.chronicle.run
+        assert live.run == run.event_log.run
         assert live.run.restarts == 7
         assert live.unwritten == tuple(run.events) != ()
         assert (live.counts, len(live.steering)) == (GateCounts(pid=1, in_flight=2), 1)

@@ -127,7 +127,7 @@ def test_text_that_does_not_repeat_is_no_fault_of_ngrams(make_stage: MakeStage) 
     stage = make_stage(rule("drafts"))
     ngram = Speculation(method=Choice("ngram", "user", "requested"))
     plan = stage.run.plan.change(speculation=ngram)
-    stage.chronicle.run = stage.run.model_copy(update={"plan": plan})
+    stage.event_log.run = stage.run.model_copy(update={"plan": plan})
     stage.serve(until_ready)
     assert stage.run.rungs == ()
     assert len(stage.starts()) == 1

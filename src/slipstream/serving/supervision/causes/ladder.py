@@ -113,7 +113,7 @@ def decide_wait(history: Sequence[Crash], chance: Random) -> float:
     return _double_wait(crashes - 1) * chance.uniform(0.75, 1) if crashes else 0.0
 
 
-def decide_succession_wait(successions: Sequence[datetime]) -> float:
+def decide_takeover_wait(successions: Sequence[datetime]) -> float:
     """Return the seconds after which a killed supervisor is succeeded, longer each time.
 
     Those count that came soon after the one before. The wait has a bound, and no end.

@@ -18,8 +18,8 @@ from slipstream.errors import EngineError, explain
 from slipstream.serving.messages import DrafterOrder, DrafterResult
 from slipstream.serving.plugin_settings import takes_swaps, with_drafter
 from slipstream.serving.supervision.causes.ladder import Death
-from slipstream.serving.supervision.chronicle import Chronicle
 from slipstream.serving.supervision.engine_life import EngineLife
+from slipstream.serving.supervision.event_log import EventLog
 from slipstream.serving.supervision.generation import PROOFS, STORY, Proof, prove
 from slipstream.serving.supervision.run_socket import RunSocket
 from slipstream.serving.supervision.swapping.swap_checks import (
@@ -49,8 +49,8 @@ LINE_WITHIN_SECONDS = 2.0
 class Swapping:
     """Carries out the swap orders of a run one by one, and watches the last one."""
 
-    def __init__(self, chronicle: Chronicle, socket: RunSocket) -> None:
-        self._chronicle, self._socket = chronicle, socket
+    def __init__(self, event_log: EventLog, socket: RunSocket) -> None:
+        self._event_log, self._socket = event_log, socket
         self._watch: SwapWatch | None = None
         self._return_reason: str | None = None
         self._under_way: SwapOrder | None = None
@@ -60,7 +60,7 @@ class Swapping:
 
         One that was swapped back to stays: the drafter before it is the worse one.
         """
-        run = self._chronicle.run
+        run = self._event_log.run
         last = run.last_swap
         can_return = last is not None and last.outcome == "swapped" and takes_swaps(run.plan)
         if can_return:
@@ -72,7 +72,7 @@ class Swapping:
         self._return_reason = None
         try:
             name = "the drafter was not swapped"
-            await self._chronicle.keep_looking(name, lambda: self._look(life), 0.0)
+            await self._event_log.keep_looking(name, lambda: self._look(life), 0.0)
         finally:
             self._end_watch()
             self._abandon_trial()
@@ -82,7 +82,7 @@ class Swapping:
             self._under_way = None
             why = "the engine ended during the swap, or the swap was interrupted"
             message = f"{why}; {self._current.name} is in use"
-            hint = f"slipstream doctor {self._chronicle.run.id}"
+            hint = f"slipstream doctor {self._event_log.run.id}"
             self._tell(broken, "failed", message, hint=hint)
         order = await self._socket.take_order(LOOK_EVERY_SECONDS)
         if order is not None:
@@ -90,7 +90,7 @@ class Swapping:
             self._under_way = order
             await self._obey(order, life)
             self._under_way = None
-        elif self._chronicle.run.state != "ready":
+        elif self._event_log.run.state != "ready":
             return
         elif self._return_reason is not None:
             reason, self._return_reason = self._return_reason, None
@@ -116,7 +116,7 @@ class Swapping:
             return
         if order.trial_seconds is not None:
             self._begin_trial(order, order.trial_seconds)
-        self._chronicle.note(f"swapping to {order.name}, with a test request before and after")
+        self._event_log.note(f"swapping to {order.name}, with a test request before and after")
         try:
             await self._exchange(order, life)
         except Death:
@@ -127,7 +127,7 @@ class Swapping:
 
     async def _exchange(self, order: SwapOrder, life: EngineLife) -> None:
         """Load the ordered drafter, and keep it if some of its drafts are accepted in the proof."""
-        before = await _prove_again(life, self._chronicle.folder.ledger)
+        before = await _prove_again(life, self._event_log.folder.ledger)
         result = await self._load(order.folder, life, is_return=False)
         if result.outcome != "swapped":
             outcome = "refused" if result.outcome == "refused" else "failed"
@@ -138,7 +138,7 @@ class Swapping:
         try:
             # By the time of another token, all drafts of the old drafter are verified.
             await life.asker.generate(STORY, 1)
-            after = await _prove_again(life, self._chronicle.folder.ledger)
+            after = await _prove_again(life, self._event_log.folder.ledger)
         except EngineError as fault:
             await self._return(life, fault.message, order=order, result=result)
             return
@@ -152,7 +152,7 @@ class Swapping:
             f"loaded within {1000 * (result.seconds or 0):.0f} ms"
         )
         # Whoever orders the drafter before is not to be overruled by its requests.
-        is_back = order.folder in [one.folder for one in self._chronicle.run.drafters[-3:-2]]
+        is_back = order.folder in [one.folder for one in self._event_log.run.drafters[-3:-2]]
         trouble = None if is_back else await self._begin_watch()
         if trouble is not None and self._running_trial is not None:
             await self._return(life, trouble, order=order, proofs=(before, after), result=result)
@@ -161,15 +161,15 @@ class Swapping:
 
     async def _begin_watch(self) -> str | None:
         """Compare requests from now on, and return why that cannot be done."""
-        run, trial = self._chronicle.run, self._running_trial
+        run, trial = self._event_log.run, self._running_trial
         left = (trial.until - datetime.now(UTC)).total_seconds() if trial else WATCH_SECONDS
         try:
-            self._watch = SwapWatch(self._chronicle.folder, run.drafters, self._socket, left)
+            self._watch = SwapWatch(self._event_log.folder, run.drafters, self._socket, left)
             await asyncio.to_thread(self._watch.begin)
         except Exception as fault:  # noqa: BLE001 it drafts, compared or not
             self._end_watch()
             message = f"the new drafter cannot be compared with the previous one: {explain(fault)}"
-            self._chronicle.note(message)
+            self._event_log.note(message)
             return message
         return None
 
@@ -183,7 +183,7 @@ class Swapping:
         result: DrafterResult | None = None,
     ) -> None:
         self._end_watch()
-        previous, left = self._chronicle.run.drafters[-2:]
+        previous, left = self._event_log.run.drafters[-2:]
         order = order or SwapOrder(name=left.name, folder=left.folder)
         back = await self._load(previous.folder, life, is_return=True)
         if back.outcome != "swapped":
@@ -192,7 +192,7 @@ class Swapping:
             return
         self._change_drafter(previous.name, previous.folder)
         message = f"swapped back to {previous.name}: {reason}"
-        hint = f"slipstream bench {self._chronicle.run.id}"
+        hint = f"slipstream bench {self._event_log.run.id}"
         self._tell(order, "swapped-back", message, hint, proofs=proofs, result=result or back)
 
     async def _look_at_requests(self, watch: SwapWatch, life: EngineLife) -> None:
@@ -215,7 +215,7 @@ class Swapping:
             judged = "as good as the previous one" if verdict == "as-good" else "kept, undecided"
             self._end_trial("passed", f"{judged}: {shown}")
             figures = {"requests": float(test.requests)}
-            self._chronicle.note(f"the new drafter is {judged}: {shown}", figures=figures)
+            self._event_log.note(f"the new drafter is {judged}: {shown}", figures=figures)
 
     async def _load(self, folder: Path, life: EngineLife, *, is_return: bool) -> DrafterResult:
         """Have the gate load a drafter and wait for its result; end the engine without one."""
@@ -233,10 +233,10 @@ class Swapping:
         return result
 
     def _change_drafter(self, name: str, folder: Path) -> None:
-        run, current = self._chronicle.run, self._current
+        run, current = self._event_log.run, self._current
         known = run.drafters or (current,)
         added = ServedDrafter(name=name, folder=folder, since=datetime.now(UTC))
-        self._chronicle.update(
+        self._event_log.update(
             plan=with_drafter(run.plan, folder, f"swapped in for {current.name}"),
             drafters=(*known, added)[-KEPT_DRAFTERS:],
         )
@@ -265,19 +265,19 @@ class Swapping:
         )
         figures = swap.model_dump(include=FIGURES, exclude_none=True)
         if outcome == "swapped" and after is not None:
-            measured = {**self._chronicle.run.measurements, "tokens_per_step": after}
-            self._chronicle.update(measurements=measured)
-        self._chronicle.update(last_swap=swap)
+            measured = {**self._event_log.run.measurements, "tokens_per_step": after}
+            self._event_log.update(measurements=measured)
+        self._event_log.update(last_swap=swap)
         self._follow_trial(order, outcome, message)
-        self._chronicle.note(f"swap: {message}", figures=figures)
+        self._event_log.note(f"swap: {message}", figures=figures)
         self._socket.answer(swap)
 
     def _find_faults(self, order: SwapOrder) -> list[Fault]:
-        faults = list(find_faults(self._chronicle.run, order))
+        faults = list(find_faults(self._event_log.run, order))
         if not faults and order.trial_seconds is not None:
             added = ServedDrafter(name=order.name, folder=order.folder, since=datetime.now(UTC))
-            known = self._chronicle.run.drafters or (self._current,)
-            watch = SwapWatch(self._chronicle.folder, (*known, added), self._socket)
+            known = self._event_log.run.drafters or (self._current,)
+            watch = SwapWatch(self._event_log.folder, (*known, added), self._socket)
             watch.begin()
             watch.close()
             if not watch.test.can_decide:
@@ -288,7 +288,7 @@ class Swapping:
 
     @property
     def _running_trial(self) -> Trial | None:
-        trial = self._chronicle.run.trial
+        trial = self._event_log.run.trial
         return trial if trial is not None and trial.state == "running" else None
 
     def _begin_trial(self, order: SwapOrder, seconds: float) -> None:
@@ -302,7 +302,7 @@ class Swapping:
             began_at=now,
             until=now + timedelta(seconds=seconds),
         )
-        self._chronicle.update(trial=trial)
+        self._event_log.update(trial=trial)
 
     def _follow_trial(self, order: SwapOrder, outcome: str, message: str) -> None:
         """End the trial if its drafter is in use no more, or could not be taken back."""
@@ -315,7 +315,7 @@ class Swapping:
     def _end_trial(self, state: str, message: str) -> None:
         if (trial := self._running_trial) is not None:
             ended = trial.model_copy(update={"state": state, "message": message})
-            self._chronicle.update(trial=ended)
+            self._event_log.update(trial=ended)
 
     def _abandon_trial(self) -> None:
         """Have the next engine start with the drafter before: this one ended during the trial."""
@@ -333,7 +333,7 @@ class Swapping:
 
     @property
     def _current(self) -> ServedDrafter:
-        return find_current(self._chronicle.run)
+        return find_current(self._event_log.run)
 
 
 FIGURES = {"load_seconds", "tokens_per_step_before", "tokens_per_step_after"}

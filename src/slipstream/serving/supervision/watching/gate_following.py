@@ -9,7 +9,7 @@ from pathlib import Path
 from slipstream.errors import InvalidInputError
 from slipstream.records import read_record
 from slipstream.serving.access.gate_file import GateRules, GateSettings, apply_rules, read_rules
-from slipstream.serving.supervision.chronicle import Chronicle
+from slipstream.serving.supervision.event_log import EventLog
 
 LOOK_EVERY_SECONDS = 1.0
 
@@ -17,10 +17,10 @@ LOOK_EVERY_SECONDS = 1.0
 class GateFollowing:
     """Keeps a run's terms, and with them its gate, up to date with the user's files."""
 
-    def __init__(self, chronicle: Chronicle) -> None:
-        self._chronicle = chronicle
+    def __init__(self, event_log: EventLog) -> None:
+        self._event_log = event_log
         # Where the settings of the engine that runs are.
-        self.path = chronicle.folder.gate
+        self.path = event_log.folder.gate
         self._seen: tuple[int, int, int] | None = None
         self._is_told = True
 
@@ -34,11 +34,11 @@ class GateFollowing:
                 self._is_told = True
 
         name = "the gate's settings cannot be followed"
-        await self._chronicle.keep_looking(name, look, LOOK_EVERY_SECONDS)
+        await self._event_log.keep_looking(name, look, LOOK_EVERY_SECONDS)
 
     def look(self) -> bool:
         """Apply what has changed, and return whether anything has."""
-        terms = self._chronicle.run.terms
+        terms = self._event_log.run.terms
         if not terms.gated:
             return False
         changes: dict[str, object] = {}
@@ -50,9 +50,9 @@ class GateFollowing:
         ):
             changes["gate_rules"] = rules
         if changes:
-            self._chronicle.update(terms=terms.model_copy(update=changes))
+            self._event_log.update(terms=terms.model_copy(update=changes))
             if "gate_rules" in changes:
-                self._chronicle.note(f"the gate has reloaded {terms.gate_file}")
+                self._event_log.note(f"the gate has reloaded {terms.gate_file}")
         return bool(changes)
 
     def _read_new(self, file: Path) -> GateRules | None:
@@ -68,11 +68,11 @@ class GateFollowing:
             return read_rules(file)
         except InvalidInputError as fault:
             why = "; ".join((fault.message, *fault.details))
-            self._chronicle.note(f"the gate keeps its previous rules: {why}")
+            self._event_log.note(f"the gate keeps its previous rules: {why}")
             return None
 
     def _tell_gate(self) -> None:
-        terms = self._chronicle.run.terms
+        terms = self._event_log.run.terms
         settings = read_record(
             self.path, GateSettings, hint="stop the run, then slipstream serve TARGET"
         )

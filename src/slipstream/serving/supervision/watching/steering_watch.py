@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from slipstream.hardware.host import Accelerator
 from slipstream.planning.plan import LaunchPlan
-from slipstream.serving.supervision.chronicle import Chronicle
+from slipstream.serving.supervision.event_log import EventLog
 from slipstream.serving.supervision.run_socket import RunSocket
 from slipstream.steering.guardian import DrafterSwap, Drift, Guardian, Levers, Step
 from slipstream.steering.ledger import SUPERVISOR_KEY, LedgerLine, LedgerReader
@@ -28,17 +28,17 @@ class SteeringWatch:
 
     def __init__(
         self,
-        chronicle: Chronicle,
+        event_log: EventLog,
         socket: RunSocket,
         read_accelerators: Callable[[], Sequence[Accelerator]],
         swap: DrafterSwap,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._chronicle, self._socket = chronicle, socket
+        self._event_log, self._socket = event_log, socket
         self._swap, self._clock = swap, clock
         self._read_accelerators = read_accelerators
         self._reader, self._watch = LedgerReader(), LedgerWatch()
-        self._guardian = Guardian(chronicle.run.terms.guardian)
+        self._guardian = Guardian(event_log.run.terms.guardian)
         self._plan: LaunchPlan | None = None
         self._is_torn = False
         self._is_low_power = False
@@ -46,7 +46,7 @@ class SteeringWatch:
     async def watch(self) -> str:
         """Check once a second, and return the reason if the engine is to be restarted."""
         name = "the guardian cannot watch"
-        return await self._chronicle.keep_looking(name, self.look, LOOK_EVERY_SECONDS)
+        return await self._event_log.keep_looking(name, self.look, LOOK_EVERY_SECONDS)
 
     def close(self) -> None:
         self._reader.close()
@@ -61,7 +61,7 @@ class SteeringWatch:
             self._is_low_power = await self._is_slowed()
         found = [self._name(drift) for drift in found]
         self._keep_drifts()
-        active, levers = self._chronicle.run.drifts, self._list_levers()
+        active, levers = self._event_log.run.drifts, self._list_levers()
         steps = self._guardian.decide(found, active, levers, self._clock())
         reasons = [reason for step in steps if (reason := self._carry_out(step)) is not None]
         self._socket.limit_drafts(self._guardian.most)
@@ -69,26 +69,26 @@ class SteeringWatch:
 
     def _read(self) -> Iterator[LedgerLine]:
         """Yield the new requests, without the supervisor's own."""
-        file = self._chronicle.folder.ledger
+        file = self._event_log.folder.ledger
         for line in self._reader.read(file, LINES_PER_LOOK):
             if line.key != SUPERVISOR_KEY:
                 yield line
         if self._reader.skipped_lines and not self._is_torn:
             self._is_torn = True
-            self._chronicle.note(f"{file} has lines that are not ledger lines")
+            self._event_log.note(f"{file} has lines that are not ledger lines")
 
     def _follow_plan(self) -> None:
         """Start over with other settings, whose different figures are no drift."""
-        plan, before = self._chronicle.run.plan, self._plan
+        plan, before = self._event_log.run.plan, self._plan
         self._plan = plan
         if before is not None and plan is not before and plan.argv() != before.argv():
             self._watch.forget()
             self._guardian.begin_anew()
-            self._chronicle.update(drifts=())
+            self._event_log.update(drifts=())
 
     def _list_levers(self) -> Levers:
         """Return what can be done; bounds that the user set are not changed."""
-        last, state = self._chronicle.run.last_swap, self._socket.steering
+        last, state = self._event_log.run.last_swap, self._socket.steering
         may_limit = state is not None and state.steers and self._socket.bounds is None
         return Levers(
             draft_length=state.longest if state is not None and may_limit else None,
@@ -111,11 +111,11 @@ class SteeringWatch:
         active = self._watch.list_active()
         drifts = tuple(self._name(drift) for drift in active[:MOST_DRIFTS])
         still = {(drift.family, drift.where) for drift in self._watch.drifts.values()}
-        for drift in self._chronicle.run.drifts:
+        for drift in self._event_log.run.drifts:
             if (drift.family, drift.where) not in still:
-                self._chronicle.note(f"guardian: no longer active: {drift.describe()}")
-        if drifts != self._chronicle.run.drifts:
-            self._chronicle.update(drifts=drifts)
+                self._event_log.note(f"guardian: no longer active: {drift.describe()}")
+        if drifts != self._event_log.run.drifts:
+            self._event_log.update(drifts=drifts)
 
     def _carry_out(self, step: Step) -> str | None:
         """Carry out an action and note it; the reason for a restart is returned instead."""
@@ -131,7 +131,7 @@ class SteeringWatch:
             message = f"guardian: {word}: {step.reason}"
         elif step.action == "restart":
             message = f"guardian: restarting the engine: {step.reason}"
-        self._chronicle.note(message, figures=figures)
+        self._event_log.note(message, figures=figures)
         return message if step.action == "restart" else None
 
 

@@ -18,7 +18,7 @@ from slipstream.serving.supervision.causes.diagnosis import Cause
 from slipstream.serving.supervision.causes.ladder import (
     Crash,
     Rung,
-    decide_succession_wait,
+    decide_takeover_wait,
     decide_wait,
     may_restart,
     step_down,
@@ -266,4 +266,4 @@ def test_a_supervisor_that_is_killed_over_and_over_is_succeeded_later_each_time(
     minutes: list[float], wait: float
 ) -> None:
     began = datetime(2026, 11, 16, tzinfo=UTC)
-    assert decide_succession_wait([began + timedelta(minutes=at) for at in minutes]) == wait
+    assert decide_takeover_wait([began + timedelta(minutes=at) for at in minutes]) == wait

@@ -57,7 +57,7 @@ class Theatre:
             speculation=plan.speculation.model_copy(update=drafter),
             context=Choice(1024, "user", "requested"),
         )
-        self.stage.chronicle.update(plan=plan)
+        self.stage.event_log.update(plan=plan)
         self.client = Client()
 
     def make(self, folder: Path, config: Table = NATIVE) -> Path:

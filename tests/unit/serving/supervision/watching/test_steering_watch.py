@@ -13,7 +13,7 @@ from slipstream.hardware import load_host
 from slipstream.hardware.host import Accelerator
 from slipstream.serving.messages import GateCounts
 from slipstream.serving.run import Event, Terms
-from slipstream.serving.supervision.chronicle import Chronicle
+from slipstream.serving.supervision.event_log import EventLog
 from slipstream.serving.supervision.run_socket import RunSocket
 from slipstream.serving.supervision.watching import steering_watch
 from slipstream.serving.supervision.watching.steering_watch import SteeringWatch
@@ -53,12 +53,12 @@ class Watched:
         terms = Terms(guardian=GuardianRules(allowed=allowed))
         self.folder, run = keep(root, terms=terms, last_swap=SWAPPED if swap else None)
         self.events: list[Event] = []
-        self.chronicle = Chronicle(self.folder, run, self.events.append)
+        self.event_log = EventLog(self.folder, run, self.events.append)
         self.now, self.clock_mhz = 0.0, CLOCK_MHZ
-        self.socket, self.core = RunSocket(self.chronicle), Mock()
+        self.socket, self.core = RunSocket(self.event_log), Mock()
         self.core.transport.get_write_buffer_size.return_value = 0
         self.watch = SteeringWatch(
-            *(self.chronicle, self.socket, self.read_accelerators, swap or Swap()),
+            *(self.event_log, self.socket, self.read_accelerators, swap or Swap()),
             clock=lambda: self.now,
         )
         self.report()
@@ -112,7 +112,7 @@ def test_a_fall_is_noted_and_the_draft_length_lowered(watched: Watched) -> None:
     assert lower.startswith("guardian: drafts are limited to 3 tokens: code, ")
     assert watched.events[1].figures == {"most": 3}
     assert watched.read_order() == 3
-    assert watched.folder.read().drifts == watched.chronicle.run.drifts != ()
+    assert watched.folder.read().drifts == watched.event_log.run.drifts != ()
 
 
 def test_a_drift_that_is_over_is_noted_and_its_order_lifted(watched: Watched) -> None:
@@ -120,7 +120,7 @@ def test_a_drift_that_is_over_is_noted_and_its_order_lifted(watched: Watched) ->
     watched.serve(100, 2)
     watched.now = COOL_DOWN_SECONDS
     watched.serve(400, 14)
-    assert watched.chronicle.run.drifts == ()
+    assert watched.event_log.run.drifts == ()
     assert watched.read_order() is None
     assert any(message.startswith("guardian: no longer active: ") for message in watched.messages)
     assert "guardian: the draft length is unrestricted again: the drift is over" in watched.messages
@@ -130,7 +130,7 @@ def test_an_order_of_somebody_else_is_not_touched(watched: Watched) -> None:
     watched.socket.bounds = SteeringOrder(most=5)
     watched.serve(400, 14)
     watched.serve(200, 2)
-    assert watched.chronicle.run.drifts
+    assert watched.event_log.run.drifts
     assert watched.read_order() == 5
 
 
@@ -139,7 +139,7 @@ def test_a_length_that_is_fixed_is_not_lowered(watched: Watched) -> None:
         watched.report(**state)
         watched.serve(200, 14)
     watched.serve(200, 2)
-    assert watched.chronicle.run.drifts
+    assert watched.event_log.run.drifts
     assert watched.read_order() is None
 
 
@@ -152,9 +152,9 @@ def test_the_supervisors_own_requests_do_not_count(watched: Watched) -> None:
 def test_other_settings_are_no_drift(watched: Watched) -> None:
     watched.serve(400, 14)
     watched.serve(100, 2)
-    watched.chronicle.update(plan=watched.chronicle.run.plan.without_drafts())
+    watched.event_log.update(plan=watched.event_log.run.plan.without_drafts())
     watched.serve(10, 2)
-    assert watched.chronicle.run.drifts == ()
+    assert watched.event_log.run.drifts == ()
     assert not any("is over" in message for message in watched.messages)
 
 
@@ -162,7 +162,7 @@ def test_forbidden_altogether_it_does_not_even_look(tmp_path: Path) -> None:
     watched = Watched(tmp_path)
     watched.serve(400, 14)
     watched.serve(400, 2)
-    assert (watched.events, watched.chronicle.run.drifts) == ([], ())
+    assert (watched.events, watched.event_log.run.drifts) == ([], ())
 
 
 @pytest.mark.parametrize("works", [True, False])
@@ -182,7 +182,7 @@ def test_without_a_drafter_before_there_is_no_way_back(tmp_path: Path) -> None:
     with closing(watched.watch):
         watched.serve(400, 14)
         watched.serve(100, 2)
-    assert watched.chronicle.run.drifts
+    assert watched.event_log.run.drifts
     assert watched.messages == []
 
 
@@ -203,7 +203,7 @@ def test_a_slow_engine_is_restarted_unless_its_accelerator_is_slow(
         watched.socket.counts = GateCounts(pid=1, in_flight=in_flight)
         assert slow(watched, 2.0) is None
         reason = slow(watched, 4.0)
-    (drift,) = watched.chronicle.run.drifts
+    (drift,) = watched.event_log.run.drifts
     assert (reason is not None) == restarts == (drift.decay is None)
     assert ("low-power state" in watched.messages[0]) == (not restarts)
 
@@ -215,7 +215,7 @@ def test_a_broken_ledger_is_noted_once_and_what_is_whole_counts(watched: Watched
         watched.serve(100, 14)
     assert [message.endswith("not the ledger's") for message in watched.messages] == [True]
     watched.serve(200, 2)
-    assert watched.chronicle.run.drifts
+    assert watched.event_log.run.drifts
 
 
 def test_many_lines_are_read_over_several_looks(watched: Watched) -> None:
@@ -225,7 +225,7 @@ def test_many_lines_are_read_over_several_looks(watched: Watched) -> None:
     asyncio.run(watched.watch.look())
     assert watched.events == []
     asyncio.run(watched.watch.look())
-    assert watched.chronicle.run.drifts
+    assert watched.event_log.run.drifts
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
 """The only writer of a run: every change is saved, appended to the events and reported.
 
-A disk that refuses to be written to ends no engine: the run in memory counts, the trouble is
-told once, and what is not written yet is written as soon as it can be. What is wrong for longer is
-one of the run's notes as long as it is: `status`, `top`, `doctor` and a metric show them.
+A disk that cannot be written to ends no engine: the run in memory is the valid one, the fault is
+reported once, and what is missing is written as soon as possible. What is wrong for longer is one
+of the run's notes until it is over: `status`, `top`, `doctor` and a metric show them.
 """
 
 import asyncio
@@ -22,22 +22,22 @@ KEPT_EVENTS = 1000
 # Between looks that fail; each failure doubles it.
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 60.0
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
-class Chronicle:
+class EventLog:
     """The current run, and the way to change it."""
 
-    def __init__(self, folder: RunFolder, run: Run, tell: Callable[[Event], None]) -> None:
+    def __init__(self, folder: RunFolder, run: Run, on_event: Callable[[Event], None]) -> None:
         self.folder, self.run = folder, run
-        self._listeners = [tell]
+        self._listeners = [on_event]
         self._is_saved = True
         self._unwritten = deque[Event](maxlen=KEPT_EVENTS)
         self._trouble: str | None = None
-        self._remarked: dict[str, str] = {}
+        self._noted: dict[str, str] = {}
 
-    def listen(self, hear: Callable[[Event], None]) -> None:
-        self._listeners.append(hear)
+    def listen(self, listener: Callable[[Event], None]) -> None:
+        self._listeners.append(listener)
 
     def go_on_in(self, folder: RunFolder, run: Run) -> None:
         """Write another run, into another folder, from now on."""
@@ -60,7 +60,7 @@ class Chronicle:
         self._add(message, phase, figures)
         self.save()
 
-    def remark(self, subject: str, message: str | None) -> None:
+    def set_note(self, subject: str, message: str | None) -> None:
         """Keep a note of what is wrong, one per subject, until it is right again: None.
 
         The same words about a subject are reported once.
@@ -70,8 +70,8 @@ class Chronicle:
             return
         notes = {name: note for name, note in self.run.notes.items() if name != subject}
         self.update(notes=notes if message is None else {**notes, subject: message})
-        if message is not None and self._remarked.get(subject) != message:
-            self._remarked[subject] = message
+        if message is not None and self._noted.get(subject) != message:
+            self._noted[subject] = message
             self.note(message)
 
     def update(self, **changes: Any) -> None:
@@ -97,8 +97,8 @@ class Chronicle:
         return tuple(self._unwritten)
 
     async def keep_looking(
-        self, name: str, look: Callable[[], Awaitable[Found | None]], every_seconds: float
-    ) -> Found:
+        self, name: str, look: Callable[[], Awaitable[Result | None]], every_seconds: float
+    ) -> Result:
         """Look again and again until something is found, or an engine has to end.
 
         Any other fault costs that look: it is noted once, the next look comes later, and what
@@ -113,10 +113,10 @@ class Chronicle:
             except Death:
                 raise
             except Exception as fault:  # noqa: BLE001
-                self.remark(name, f"{name}: {type(fault).__name__}: {fault}")
+                self.set_note(name, f"{name}: {type(fault).__name__}: {fault}")
                 pause = min(max(2 * pause, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
             else:
-                self.remark(name, None)
+                self.set_note(name, None)
                 pause = every_seconds
 
     def _add(
@@ -131,9 +131,9 @@ class Chronicle:
         )
         self._unwritten.append(event)
         cut_own_log(self.folder.supervisor_log)
-        for hear in self._listeners:
+        for listener in self._listeners:
             with suppress(Exception):  # A terminal that went away, or a log on a full disk.
-                hear(event)
+                listener(event)
 
     def _write(self) -> None:
         if not self._is_saved:
