@@ -18,12 +18,12 @@ from slipstream.training.cpu.batches import (
     Floats,
     Geometry,
     Numbers,
-    Part,
+    SamplePart,
     TrainSample,
     make_row,
 )
 from slipstream.training.cpu.forward import ATTENTION, draft
-from slipstream.training.cpu.loss import Candidates
+from slipstream.training.cpu.loss import SampledVocabulary
 from slipstream.training.cpu.models import (
     build_model,
     load_model,
@@ -75,9 +75,9 @@ def make_samples(lengths: Sequence[int]) -> list[TrainSample]:
     ]
 
 
-def make_parts() -> list[Part]:
+def make_parts() -> list[SamplePart]:
     first, second = make_samples([18, 22])
-    return [Part(0, first, 0, 18), Part(18, second, 0, 22)]
+    return [SamplePart(0, first, 0, 18), SamplePart(18, second, 0, 22)]
 
 
 def make_pair(mask_token: int | None) -> tuple[Batch, list[Anchor]]:
@@ -88,14 +88,14 @@ def make_pair(mask_token: int | None) -> tuple[Batch, list[Anchor]]:
     return make_row(parts, anchors, RandomStates(), geometry), anchors
 
 
-def make_text(mask_token: int | None) -> tuple[Batch, Candidates]:
+def make_text(mask_token: int | None) -> tuple[Batch, SampledVocabulary]:
     """Return a batch of three anchors in one text, and the tokens to choose from."""
     samples = make_samples([24])
-    part = Part(0, samples[0], 0, 24)
+    part = SamplePart(0, samples[0], 0, 24)
     anchors = [(part, at) for at in (6, 9, 12)]
     geometry = replace(GEOMETRY, mask_token=mask_token)
     batch = make_row([part], anchors, RandomStates(), geometry)
-    return batch, Candidates.count(samples, 49152, np.random.default_rng(0))
+    return batch, SampledVocabulary.count(samples, 49152, np.random.default_rng(0))
 
 
 @pytest.fixture(scope="module")

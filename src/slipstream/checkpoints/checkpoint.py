@@ -114,7 +114,7 @@ class DraftPart(Record):
         return tuple(layer - shift for layer in self.target_layer_ids)
 
 
-class Conversation(Record):
+class ConversationFacts(Record):
     """How messages become a prompt, and how an answer becomes messages again."""
 
     # None: there is no template, or it could not be read.
@@ -161,7 +161,7 @@ class Checkpoint(Record):
     modalities: tuple[str, ...] | None = None
     # Layers of the checkpoint's own that predict further tokens (MTP).
     predicting_layers: int | None = None
-    conversation: Conversation | None = None
+    conversation: ConversationFacts | None = None
     tokenizer_sha256: str | None = None
     # What its card says that it was made from, by quantising, fine-tuning or merging.
     base_models: tuple[str, ...] | None = None

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from slipstream.checkpoints.checkpoint import (
     THINKING,
     Checkpoint,
-    Conversation,
+    ConversationFacts,
     Experts,
     Quantization,
     Rope,
@@ -201,14 +201,14 @@ def _hash_tokenizer(files: CheckpointFiles) -> str | None:
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-def _parse_conversation(files: CheckpointFiles) -> Conversation:
+def _parse_conversation(files: CheckpointFiles) -> ConversationFacts:
     """Read template, response template and sampling defaults."""
     tokenizer = _read_json(files, "tokenizer_config.json") or {}
     response, added = tokenizer.get("response_template"), tokenizer.get("added_tokens_decoder")
     fields = response.get("fields") if isinstance(response, dict) else None
     tokens = added.values() if isinstance(added, dict) else None
     config = _read_json(files, "generation_config.json") or {}
-    return Conversation(
+    return ConversationFacts(
         template=_read_template(files, tokenizer),
         response_fields=tuple(fields) if isinstance(fields, dict) else (),
         has_thinking_token=None

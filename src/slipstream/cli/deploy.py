@@ -12,7 +12,7 @@ from slipstream.cli.options import OptionAdder, add_host, natural_number
 from slipstream.cli.planning.plan import add_plan_options, find_host, make_plan, plan_for
 from slipstream.cli.planning.saved_plans import add_allow, read_plan, read_saved_plan, require_named
 from slipstream.cli.screen import Screen
-from slipstream.cli.weights import Weights
+from slipstream.cli.weights import WeightsOnDisk
 from slipstream.deployment.deployment import Deployment, DeploymentList, DeploymentOptions
 from slipstream.deployment.hazards import examine
 from slipstream.deployment.manifests import read_manifests, render_manifests, render_values
@@ -201,7 +201,7 @@ def _prepare(options: argparse.Namespace, screen: Screen) -> ExitCode:
             "--rank, --head, --secret and --out go together",
             hint="slipstream deploy prepare PLAN --rank 1 --head ADDRESS --secret FILE --out FILE",
         )
-    local = Weights(screen, os.environ).localize(plan)
+    local = WeightsOnDisk(screen, os.environ).localize(plan)
     if options.rank is not None:
         _write_rank(options, plan)
     models = [local.settings.model.value, *filter(None, [local.drafter])]

@@ -33,7 +33,7 @@ _SPINNER = "|/-\\"
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class CountedWork:
     """The current work: its name, since when, and its count if it has one."""
 
     text: str
@@ -62,14 +62,14 @@ class StatusLine:
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._clock = stream, clock
         self._lock, self._stop = threading.RLock(), threading.Event()
-        self._work: Work | None = None
+        self._work: CountedWork | None = None
         self._written, self._drawn = clock(), False
         self._thread: threading.Thread | None = None
 
     def begin(self, text: str) -> None:
         """Show this work from now on, until `rest`."""
         with self._lock:
-            self._work = Work(text, self._clock())
+            self._work = CountedWork(text, self._clock())
             self._written = self._clock()
             if self._thread is None or not self._thread.is_alive():
                 self._stop.clear()
@@ -81,7 +81,7 @@ class StatusLine:
         with self._lock:
             if (work := self._work) is not None:
                 began = work.began if work.total and work.text == text else self._clock()
-                self._work = Work(text, began, done, total, unit)
+                self._work = CountedWork(text, began, done, total, unit)
 
     def rest(self) -> None:
         """Show nothing any more, and end the thread."""
@@ -99,7 +99,7 @@ class StatusLine:
             self._stream.write(line + "\n")
             self._stream.flush()
             if self._work is not None:
-                self._work = Work(line.strip(), self._clock())
+                self._work = CountedWork(line.strip(), self._clock())
 
     def clear(self) -> None:
         """Clear the line, because something else is about to be written."""

@@ -16,7 +16,7 @@ from slipstream.cli.options import (
     whole_number,
 )
 from slipstream.cli.screen import Screen
-from slipstream.cli.weights import Weights
+from slipstream.cli.weights import WeightsOnDisk
 from slipstream.errors import ExitCode
 from slipstream.hardware import read_host, this_machine
 from slipstream.training.preparation import prepare, require_parts
@@ -151,7 +151,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         screen.show_data(text=report, document=expected.to_json())
         return ExitCode.DONE
     folder.begin(fresh)  # A folder that cannot take the run is refused before weights are fetched.
-    weights = Weights(screen, os.environ, options.accept_changes)
+    weights = WeightsOnDisk(screen, os.environ, options.accept_changes)
     start = options.from_drafter and weights.find(options.from_drafter, None).folder
     space = Workspace(
         folder,

@@ -10,7 +10,7 @@ from slipstream.serving.weights.obtaining import LocalModel, obtain
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class WeightsOnDisk:
     """Local models, each obtained once per command; `report` defaults to the screen."""
 
     screen: Screen

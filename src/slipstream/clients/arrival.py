@@ -39,7 +39,7 @@ _HINTS = {
 }
 
 
-class Part(Record):
+class AnswerPart(Record):
     """What a chunk adds to an answer.
 
     `drafted` counts the characters at the beginning of `text` that accepted draft tokens wrote,
@@ -55,7 +55,7 @@ class Part(Record):
     drafted: int | None
 
 
-class Answer(Record):
+class ChatAnswer(Record):
     """An answer with its figures; None where the server does not report one.
 
     `chunks` are those with tokens. `steps` and `accepted` are the server's own counts, with the
@@ -88,17 +88,17 @@ class Answer(Record):
         return self.output_tokens / self.chunks if self.chunks else None
 
 
-Show = Callable[[Part], None]
+Show = Callable[[AnswerPart], None]
 
 
-class Arrival:
+class ArrivingAnswer:
     """One answer on its way: what has come of it, and when."""
 
     def __init__(self, turn: int, marker: Marker | None, show: Show) -> None:
         self.request_id: str | None = None
         self._reader, self._began = StreamReader(self._take), time.monotonic()
         self._turn, self._marker, self._show = turn, marker, show
-        self._parts: list[Part] = []
+        self._parts: list[AnswerPart] = []
         self._chunks = 0
 
     async def receive(self, served: ServedModel, request: dict[str, Any]) -> None:
@@ -148,7 +148,7 @@ class Arrival:
     def _take(self, now: float, token_ids: Sequence[int], text: str) -> None:
         self._chunks += bool(token_ids)
         drafted = self._marker.find_drafted(token_ids, text) if self._marker else None
-        part = Part(
+        part = AnswerPart(
             turn=self._turn,
             seconds=now - self._began,
             tokens=len(token_ids),
@@ -159,13 +159,13 @@ class Arrival:
 
     def describe(
         self, model: str, line: LedgerLine | None, *, plain: bool, interrupted: bool
-    ) -> Answer:
+    ) -> ChatAnswer:
         """Return what came, with the figures of the stream and of the ledger."""
         sample = self._measure()
         tokens = len(sample.token_ids) if interrupted else sample.output_tokens
         later = sample.seconds - (sample.first_token_seconds or 0)
         steps, accepted = _count_steps(sample, line)
-        return Answer(
+        return ChatAnswer(
             turn=self._turn,
             model=model,
             plain=plain,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from slipstream.clients.arrival import Answer, Arrival, Show
+from slipstream.clients.arrival import ArrivingAnswer, ChatAnswer, Show
 from slipstream.clients.connection import ServedModel
 from slipstream.clients.marking import Marker
 from slipstream.serving.run import RunFolder
@@ -22,7 +22,7 @@ Message = Mapping[str, str]
 
 
 @dataclass(slots=True)
-class Conversation:
+class ChatConversation:
     """Turns with a server, which `find` looks up for each: its engine may be another by then.
 
     `settings` are fields of the request that the user chose.
@@ -34,10 +34,10 @@ class Conversation:
     settings: Mapping[str, float]
     tokenizer: Any = None
     messages: list[Message] = field(default_factory=list)
-    last: Answer | None = None
+    last: ChatAnswer | None = None
     _turn: int = 0
 
-    def ask(self, text: str, show: Show) -> Answer:
+    def ask(self, text: str, show: Show) -> ChatAnswer:
         """Ask a message; it stays in the conversation with what was answered, if that is a text."""
         asked = [*self.messages, {"role": "user", "content": text}]
         answer = self._send(asked, show, plain=False)
@@ -46,7 +46,7 @@ class Conversation:
             self.last = answer
         return answer
 
-    def ask_plainly(self, show: Show) -> Answer:
+    def ask_plainly(self, show: Show) -> ChatAnswer:
         """Ask the last message again without drafts; the conversation keeps the first answer."""
         answer = self._send(self.messages[:-1], show, plain=True)
         if self.last is not None and not (answer.interrupted or self.last.interrupted):
@@ -56,7 +56,7 @@ class Conversation:
     def begin_anew(self) -> None:
         self.messages, self.last = [], None
 
-    def _send(self, messages: Sequence[Message], show: Show, *, plain: bool) -> Answer:
+    def _send(self, messages: Sequence[Message], show: Show, *, plain: bool) -> ChatAnswer:
         served = self.find()
         ledger = self._find_ledger(served)
         self._turn += 1
@@ -66,7 +66,7 @@ class Conversation:
             **self.settings,
         }
         marker = Marker(self.tokenizer) if self.tokenizer and not plain else None
-        arrival = Arrival(self._turn, marker, show)
+        arrival = ArrivingAnswer(self._turn, marker, show)
         line, interrupted = None, False
         try:
             request = {"json": body, "headers": _DRAFTS_OFF if plain else {}}

@@ -21,7 +21,7 @@ from slipstream.records import Record
 from slipstream.serving.access.addresses import Address
 from slipstream.serving.access.gate_file import GateRules
 from slipstream.serving.access.own_listener import OwnListener, Watch
-from slipstream.serving.access.tls import Certificate
+from slipstream.serving.access.tls import TlsCertificate
 from slipstream.serving.run import Run
 from slipstream.serving.selection import find_server
 from slipstream.serving.supervision.engine_session import list_session
@@ -69,7 +69,7 @@ class ServedModel:
     names: tuple[str, ...]
     context: int | None
     key: ClientKey
-    certificate: Certificate | None = None
+    certificate: TlsCertificate | None = None
     run: Run | None = None
 
     @property
@@ -134,7 +134,7 @@ def find_served(root: Path, name: str | None, key: ClientKey, *, hint: str) -> S
     return ServedModel(url=str(endpoint.base), names=(model,), context=context, key=key)
 
 
-class Check(Record):
+class ConnectionCheck(Record):
     """One requirement of a client; `works` is None if that is unknown."""
 
     what: str
@@ -183,7 +183,7 @@ class Connection(Setup):
     key_source: str
     trust: dict[str, str]
     written_key_variables: tuple[str, ...]
-    checks: tuple[Check, ...] = ()
+    checks: tuple[ConnectionCheck, ...] = ()
     written: tuple[Written, ...] = ()
 
 
@@ -261,7 +261,7 @@ class ClientList(Record):
     clients: tuple[ClientSummary, ...]
 
 
-def check_plan(client: Client, served: ServedModel) -> list[Check]:
+def check_plan(client: Client, served: ServedModel) -> list[ConnectionCheck]:
     """Return what the plan of a run keeps from a client, without a request."""
     run = served.run
     if run is None:
@@ -271,26 +271,30 @@ def check_plan(client: Client, served: ServedModel) -> list[Check]:
         message = f"the server needs a key, and there is none in {KEY_VARIABLE} or --key FILE"
         hint = f"slipstream keys new --name {client.name} > {client.name}.key; "
         hint += f"slipstream connect {client.name} --key {client.name}.key"
-        checks.append(Check(what="key", works=False, message=message, hint=hint))
+        checks.append(ConnectionCheck(what="key", works=False, message=message, hint=hint))
     if client.wants_plain_name and "/" in served.name:
         message = f"{client.title} accepts no model name with a slash, such as {served.name}"
         short = served.name.rpartition("/")[2]
         hint = f"slipstream serve TARGET -- --served-model-name {short} {served.name}"
-        checks.append(Check(what="model name", works=False, message=message, hint=hint))
+        checks.append(ConnectionCheck(what="model name", works=False, message=message, hint=hint))
     rules = run.terms.gate_rules or GateRules()
     closed = [route for route in client.routes if route not in rules.routes]
     if run.terms.gated and closed:
         routes = ", ".join(f'"{route}"' for route in (*rules.routes, *closed))
         hint = f"with routes = [{routes}] in FILE: slipstream serve TARGET --gate FILE"
-        checks.append(Check(what="route", works=False, message=f"closed: {closed[0]}", hint=hint))
+        checks.append(
+            ConnectionCheck(what="route", works=False, message=f"closed: {closed[0]}", hint=hint)
+        )
     needed = client.agent_context
     if needed and served.context and served.context < needed:
         message = f"{client.title} sends about {needed:,} tokens at first, and the context is "
         message += f"{served.context:,}"
         roomy = -(-3 * needed // 8192) * 8192
         hint = f"slipstream serve TARGET --context {roomy}"
-        checks.append(Check(what="context", works=False, message=message, hint=hint))
+        checks.append(ConnectionCheck(what="context", works=False, message=message, hint=hint))
     if needed and run.plan.settings.tool_parser is None:
         message = "the engine has no tool-call parser: calls come as text"
-        checks.append(Check(what="tool calls", works=False, message=message, hint=PARSER_HINT))
+        checks.append(
+            ConnectionCheck(what="tool calls", works=False, message=message, hint=PARSER_HINT)
+        )
     return checks

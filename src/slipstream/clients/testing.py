@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from slipstream.clients.apis import COUNT_PATH, Choose, Messages, Streamed
-from slipstream.clients.connection import PARSER_HINT, Check, Client, ServedModel
+from slipstream.clients.connection import PARSER_HINT, Client, ConnectionCheck, ServedModel
 from slipstream.measuring.client.endpoint import Endpoint, no_answer, open_client
 
 ANSWER_TOKENS = 16
@@ -28,7 +28,7 @@ class Tester:
     served: ServedModel
     report: Callable[[str], None]
 
-    async def test(self) -> list[Check]:
+    async def test(self) -> list[ConnectionCheck]:
         """Request a streamed answer, a tool call, and an answer to the longest prompt possible."""
         served = self.served
         endpoint = Endpoint(served.url, certificate=served.certificate)
@@ -43,15 +43,17 @@ class Tester:
                 checks.append(await self._test_long(http, short))
         return checks
 
-    async def _test_call(self, http: httpx.AsyncClient) -> Check:
+    async def _test_call(self, http: httpx.AsyncClient) -> ConnectionCheck:
         room = (self.served.context or 2 * CALL_TOKENS) // 2
         streamed = await self._stream(http, _CALL, min(CALL_TOKENS, room), "forced")
         fault = streamed.error or streamed.find_call_fault()
         hint = PARSER_HINT if fault and streamed.error is None else None
         message = fault or "complete, in several chunks"
-        return Check(what="tool call, forced", works=fault is None, message=message, hint=hint)
+        return ConnectionCheck(
+            what="tool call, forced", works=fault is None, message=message, hint=hint
+        )
 
-    async def _test_choice(self, http: httpx.AsyncClient) -> Check:
+    async def _test_choice(self, http: httpx.AsyncClient) -> ConnectionCheck:
         """Distinguish a model that did not call from a call that was not parsed."""
         streamed = await self._stream(http, _CALL, 2 * SPARE_TOKENS, "auto")
         fault = streamed.error or streamed.find_call_fault()
@@ -63,17 +65,17 @@ class Tester:
         elif fault and streamed.error is None:
             works, message = None, f"accepted, but {fault}"
         what = "tool call, the model's choice"
-        return Check(what=what, works=works, message=message, hint=hint)
+        return ConnectionCheck(what=what, works=works, message=message, hint=hint)
 
-    async def _test_long(self, http: httpx.AsyncClient, short: Streamed) -> Check:
+    async def _test_long(self, http: httpx.AsyncClient, short: Streamed) -> ConnectionCheck:
         """Measure how many tokens a word takes, and send as many words as fit."""
         what, context = "long prompt", self.served.context
         medium = await self._stream(http, "word " * _CALIBRATION_WORDS, 1)
         if medium.error is not None:
-            return Check(what=what, works=False, message=medium.error)
+            return ConnectionCheck(what=what, works=False, message=medium.error)
         if context is None or short.prompt_tokens is None or medium.prompt_tokens is None:
             message = "the server does not report the length of prompts and context"
-            return Check(what=what, works=None, message=message)
+            return ConnectionCheck(what=what, works=None, message=message)
         each = max(1.0, (medium.prompt_tokens - short.prompt_tokens) / _CALIBRATION_WORDS)
         room = context - medium.prompt_tokens - ANSWER_TOKENS - SPARE_TOKENS
         words = _CALIBRATION_WORDS + max(0, int(room / each))
@@ -85,9 +87,9 @@ class Tester:
             return check
         seconds, length = time.monotonic() - began, streamed.prompt_tokens or 0
         message = f"{length:,} of {context:,} tokens, answered after {seconds:.1f} s"
-        return Check(what=what, works=True, message=message)
+        return ConnectionCheck(what=what, works=True, message=message)
 
-    async def _test_count(self, http: httpx.AsyncClient, short: Streamed) -> Check:
+    async def _test_count(self, http: httpx.AsyncClient, short: Streamed) -> ConnectionCheck:
         counted = None
         body = {"model": self.served.name, "messages": Messages().ask(_SHORT, 1)["messages"]}
         try:
@@ -99,7 +101,7 @@ class Tester:
         except (httpx.HTTPError, ValueError, LookupError, TypeError) as fault:
             message = f"{COUNT_PATH}: {type(fault).__name__} {fault}"
         works = counted is not None and counted == short.prompt_tokens
-        return Check(what="counted tokens", works=works, message=message)
+        return ConnectionCheck(what="counted tokens", works=works, message=message)
 
     async def _stream(
         self, http: httpx.AsyncClient, text: str, tokens: int, choose: Choose | None = None
@@ -131,12 +133,12 @@ class Tester:
         return {"json": body, "extensions": {"trace": watch} if watch else {}}
 
 
-def _check_answer(what: str, streamed: Streamed) -> Check:
+def _check_answer(what: str, streamed: Streamed) -> ConnectionCheck:
     error, tokens = streamed.error, streamed.prompt_tokens
     message = error or f"{tokens} prompt tokens, {len(streamed.text)} characters"
     works = error is None and tokens is not None
     hint = "slipstream logs --access" if error else None
-    return Check(what=what, works=works, message=message, hint=hint)
+    return ConnectionCheck(what=what, works=works, message=message, hint=hint)
 
 
 def _describe(path: str, answer: httpx.Response) -> str:

@@ -85,7 +85,7 @@ class RecordedAnswer(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Recorder:
+class TokenRecorder:
     """Keeps the chunks of each prompt's answer: the seconds, and the tokens."""
 
     decode: Decode
@@ -137,7 +137,7 @@ def _split_text(token_ids: Sequence[int], decode: Decode) -> list[str]:
     return [after[len(before) :] for before, after in pairwise(grown)]
 
 
-class Part(Record):
+class TimedPart(Record):
     """One part of the demo and its time."""
 
     name: str
@@ -152,7 +152,7 @@ class Demo(Record):
     arms: tuple[ComparedArm, ComparedArm]
     starts: tuple[Start, Start]
     answers: tuple[tuple[RecordedAnswer, ...], tuple[RecordedAnswer, ...]]
-    parts: tuple[Part, ...]
+    parts: tuple[TimedPart, ...]
     # Why the target is in 8 bits, if it is.
     quantized: str = ""
 
@@ -231,7 +231,7 @@ class Stage:
     logs: Path
     environment: Mapping[str, str]
     tick: Callable[[str, float], None]
-    note: Callable[[Part], None]
+    note: Callable[[TimedPart], None]
     clock: Callable[[], float] = time.monotonic
     watch: MachineWatch = field(default_factory=MachineWatch)
 
@@ -248,9 +248,9 @@ class Stage:
             """Hear that the engine starts, and then that it warms up."""
             times.append(self.clock())
             if times[1:]:
-                self.note(Part(name=start, seconds=times[1] - times[0]))
+                self.note(TimedPart(name=start, seconds=times[1] - times[0]))
 
-        recorder = Recorder(self.decode)
+        recorder = TokenRecorder(self.decode)
         bench = replace(
             self.bench,
             tick=lambda *_: self.tick(answers, self.clock() - times[-1]),
@@ -272,7 +272,7 @@ class Stage:
                 recorder.chunks.clear()
                 loads, samples = bench.measure(Endpoint(url))
                 figures = figures._replace(loads=tuple(loads), samples=tuple(samples))
-            self.note(Part(name=answers, seconds=self.clock() - times[-1]))
+            self.note(TimedPart(name=answers, seconds=self.clock() - times[-1]))
             recorded = recorder.list_answers(bench.workload.prompts, figures.samples)
             yield url, Start(arm=arm, round=0, **figures._asdict()), recorded
 

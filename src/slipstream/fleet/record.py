@@ -89,7 +89,7 @@ class FleetOptions(Record):
         return make_options(drafter=drafter, method=self.method, draft_length=self.k, **given)
 
 
-class Group(Record):
+class FleetGroup(Record):
     """One engine, over one machine or several; the first of them answers."""
 
     machines: Annotated[tuple[str, ...], Field(min_length=1)]
@@ -125,7 +125,7 @@ class Fleet(Record):
     model: FleetModel
     options: FleetOptions = FleetOptions()
     machines: Annotated[dict[Name, Machine], Field(min_length=1)]
-    groups: Annotated[dict[Name, Group], Field(min_length=1)]
+    groups: Annotated[dict[Name, FleetGroup], Field(min_length=1)]
     balancer: Balancer | None = None
     keys: Keys | None = None
 
@@ -138,7 +138,7 @@ class Fleet(Record):
 
     @field_validator("groups")
     @classmethod
-    def _require_one_group_each(cls, groups: dict[str, Group]) -> dict[str, Group]:
+    def _require_one_group_each(cls, groups: dict[str, FleetGroup]) -> dict[str, FleetGroup]:
         listed = [name for group in groups.values() for name in group.machines]
         if twice := sorted({name for name in listed if listed.count(name) > 1}):
             raise ValueError(f"{', '.join(twice)}: a machine may be in one group only")

@@ -53,7 +53,7 @@ def run_program(command: tuple[str, ...]) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Surface:
+class ProbeSources:
     """The interfaces through which a machine is probed."""
 
     environment: Mapping[str, str]
@@ -69,13 +69,13 @@ class Surface:
     usable_cpus: tuple[int, ...] | None = None
 
 
-def this_machine(environment: Mapping[str, str], now: datetime) -> Surface:
+def this_machine(environment: Mapping[str, str], now: datetime) -> ProbeSources:
     import pynvml
 
     # Only Linux reports the hardware threads that this process may run on.
     affinity = getattr(os, "sched_getaffinity", None)
     cpus = tuple(sorted(affinity(0))) if affinity else None
-    return Surface(
+    return ProbeSources(
         environment=environment,
         now=now,
         root=Path("/"),
@@ -90,7 +90,7 @@ def this_machine(environment: Mapping[str, str], now: datetime) -> Surface:
     )
 
 
-def read_host(surface: Surface) -> Host:
+def read_host(surface: ProbeSources) -> Host:
     processor, memory = _read_kernel(surface)
     container = read_container(surface.root, surface.environment)
     unread = has_unread_gpu(surface.root)
@@ -125,7 +125,7 @@ def read_host(surface: Surface) -> Host:
     )
 
 
-def _read_kernel(surface: Surface) -> tuple[Processor, Memory]:
+def _read_kernel(surface: ProbeSources) -> tuple[Processor, Memory]:
     limits = read_cgroup(surface.root)
     nodes = parse_cpu_list(read_text(surface.root / "sys/devices/system/node/online") or "")
     processor = parse_cpuinfo(
@@ -142,7 +142,7 @@ def _read_kernel(surface: Surface) -> tuple[Processor, Memory]:
     )
 
 
-def _name_process(surface: Surface, container: Container | None, pid: int) -> str | None:
+def _name_process(surface: ProbeSources, container: Container | None, pid: int) -> str | None:
     """Return a process's name, which anybody may choose, without what a terminal would obey.
 
     In a container NVML's ids may be those of another namespace.

@@ -17,7 +17,7 @@ import numpy as np
 
 from slipstream.atomic_files import make_folder_once, write_atomically
 from slipstream.checkpoints.reading import read_checkpoint
-from slipstream.learning.deciding import PROBE_STEPS, Material
+from slipstream.learning.deciding import PROBE_STEPS, RoundText
 from slipstream.learning.generation import show_rate
 from slipstream.learning.kept_text import KeptAnswer, encode, read_kept
 from slipstream.records import Record, read_record
@@ -51,7 +51,7 @@ class Point(Record):
     walked: Walked
 
 
-class Work(Record):
+class RoundState(Record):
     """A round under way; what is None was not reached yet."""
 
     schema_version: Literal[2] = 2
@@ -119,7 +119,7 @@ def _find_ratios(before: Mapping[str, Drafts], after: Mapping[str, Drafts]) -> d
     return {kind: new / old for kind, (old, new) in rates.items() if old and new}
 
 
-def begin_work(folder: Path, work: Work, material: Material) -> None:
+def begin_work(folder: Path, work: RoundState, material: RoundText) -> None:
     """Put a round's folder into place, with a copy of its text in the order of its use."""
 
     def build(partial: Path) -> None:
@@ -141,7 +141,7 @@ class Round:
 
     def __init__(self, folder: Path, report: Callable[[str], None]) -> None:
         self._folder, self._report = folder, report
-        self.work = read_record(folder / "work.json", Work, hint=f"remove {folder}")
+        self.work = read_record(folder / "work.json", RoundState, hint=f"remove {folder}")
         self._cpu = time.process_time()
 
     def follow(self, report: Callable[[str], None]) -> None:
@@ -312,7 +312,7 @@ def find_own_share(sample: TrainSample, states: StateFile) -> float:
     return float((choices[places - 1] == sample.tokens[places, None]).any(-1).mean())
 
 
-def read_work(folder: Path) -> Work | None:
+def read_work(folder: Path) -> RoundState | None:
     """Return the round under way, if there is one."""
     record = folder / "work.json"
-    return read_record(record, Work, hint=f"remove {folder}") if record.exists() else None
+    return read_record(record, RoundState, hint=f"remove {folder}") if record.exists() else None

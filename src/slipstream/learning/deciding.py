@@ -54,7 +54,7 @@ STEP_SECONDS = 0.5
 BYTES_A_WEIGHT, STEP_BYTES = 18, 1 << 30
 
 
-class KindWorth(Record):
+class KindBenefit(Record):
     """What one kind of requests took by the ledger, and what better drafts would save a day."""
 
     kind: str
@@ -64,10 +64,10 @@ class KindWorth(Record):
     saved_seconds_per_day: float
 
 
-class Worth(Record):
+class Benefit(Record):
     """The decision before a round, with its reason and figures."""
 
-    kinds: tuple[KindWorth, ...]
+    kinds: tuple[KindBenefit, ...]
     saved_seconds_per_day: float
     cost_seconds: float
     pays: bool
@@ -75,7 +75,7 @@ class Worth(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Material:
+class RoundText:
     """Answers of a round: held out by kind, and to train on, of which some are older."""
 
     held_out: list[KeptAnswer]
@@ -143,9 +143,9 @@ class Prospect:
 
     trigger: str | None
     new_tokens: int
-    material: Material | None
+    material: RoundText | None
     schedule: Schedule
-    worth: Worth
+    worth: Benefit
     lack: str | None
 
     def find_objection(self, *, asked: bool) -> str | None:
@@ -186,7 +186,7 @@ def look_ahead(
     )
 
 
-def weigh(lines: Iterable[LedgerLine], cost_seconds: float) -> Worth:
+def weigh(lines: Iterable[LedgerLine], cost_seconds: float) -> Benefit:
     """Compare what a tenth more tokens per step would save with what training takes."""
     tokens, steps = defaultdict[str, int](int), defaultdict[str, int](int)
     seconds = defaultdict[str, float](float)
@@ -202,7 +202,7 @@ def weigh(lines: Iterable[LedgerLine], cost_seconds: float) -> Worth:
     days = max(end - begin, 1.0) / DAY_SECONDS
     total = sum(tokens.values())
     kinds = tuple(
-        KindWorth(
+        KindBenefit(
             kind=kind,
             token_share=count / total if total else 0.0,
             tokens_per_step=count / steps[kind] if steps[kind] else None,
@@ -218,7 +218,7 @@ def weigh(lines: Iterable[LedgerLine], cost_seconds: float) -> Worth:
         f"{BETTER:.0%} more tokens per step would save {saved:.0f} s a day at this load, in "
         f"{PAYS_WITHIN_DAYS} days {word} than the {cost_seconds:.0f} s that training takes"
     )
-    return Worth(
+    return Benefit(
         kinds=kinds,
         saved_seconds_per_day=saved,
         cost_seconds=cost_seconds,
@@ -237,7 +237,7 @@ def find_trigger(new_tokens: int, wanted_tokens: int, drifts: Iterable[Drift]) -
     return None
 
 
-def choose_text(kept: Iterable[KeptAnswer], learnt_until: int, *, context: int) -> Material | None:
+def choose_text(kept: Iterable[KeptAnswer], learnt_until: int, *, context: int) -> RoundText | None:
     """Choose a round's text, None if there is too little.
 
     A question is on one side in every round, so that nothing held out was ever trained on.
@@ -254,7 +254,7 @@ def choose_text(kept: Iterable[KeptAnswer], learnt_until: int, *, context: int) 
         return None
     training = [*new, *replayed]
     order = np.random.default_rng(len(training)).permutation(len(training))
-    return Material(
+    return RoundText(
         held_out=held_out,
         training=[training[at] for at in order],
         new_tokens=new_tokens,

@@ -25,7 +25,9 @@ MOST_WANTED_TOKENS = 50_000_000
 # Of failed candidates in a row, before the wait is doubled.
 FAILED_IN_A_ROW = 3
 
-Verdict = Literal["planned", "not offered", "candidate", "on trial", "kept", "rolled back"]
+GenerationVerdict = Literal[
+    "planned", "not offered", "candidate", "on trial", "kept", "rolled back"
+]
 
 
 class Generation(Record):
@@ -47,7 +49,7 @@ class Generation(Record):
     shares: dict[str, float] = Field(default_factory=dict)
     # Computed, without the times when it gave way to requests.
     seconds: float = 0.0
-    verdict: Verdict
+    verdict: GenerationVerdict
     because: str = ""
 
 
@@ -158,7 +160,7 @@ class LearningFolder:
     def find_drafter(self, number: int) -> Path:
         return self._name(number) / "drafter"
 
-    def set_verdict(self, number: int, verdict: Verdict, because: str) -> None:
+    def set_verdict(self, number: int, verdict: GenerationVerdict, because: str) -> None:
         """Change a generation's verdict; the weights of one that is not wanted are removed."""
         changed = self.find(number).model_copy(update={"verdict": verdict, "because": because})
         record = self._name(number) / "generation.json"

@@ -25,7 +25,7 @@ from slipstream.hardware import read_host, this_machine
 from slipstream.learning.candidate import (
     LEAST_GAIN,
     Round,
-    Work,
+    RoundState,
     begin_work,
     find_objection,
     read_work,
@@ -168,7 +168,7 @@ class Job:
     def _begin(self, run: Run, progress: Progress, serving: Generation, prospect: Prospect) -> None:
         material = prospect.material
         assert material is not None
-        work = Work(
+        work = RoundState(
             round=progress.rounds + 1,
             number=self._home.name_next(),
             parent=serving.number,

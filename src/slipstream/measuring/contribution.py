@@ -20,7 +20,7 @@ from slipstream.measuring.comparing.comparison import Comparison, Start
 from slipstream.measuring.comparing.verdict import Answer, SpeedFinding
 from slipstream.measuring.verifying.certificate import Certificate
 from slipstream.planning.plan import LaunchPlan
-from slipstream.recipes.recipe import Evidence, Recipe, Settings
+from slipstream.recipes.recipe import Evidence, Recipe, RecipeSettings
 from slipstream.records import Record
 from slipstream.serving.supervision.causes.diagnosis import diagnose_file
 from slipstream.serving.support.bundle import Bundle, clean_record, describe_plan
@@ -145,7 +145,7 @@ def _make_recipe(
         machines=(machine,),
         engine="vllm",
         engine_version=version,
-        settings=Settings(
+        settings=RecipeSettings(
             draft_length=length.value if length else None,
             **{name: choice.value for name, choice in settings.items() if choice is not None},
         ),

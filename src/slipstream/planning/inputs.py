@@ -12,7 +12,7 @@ from slipstream.hardware.host import Accelerator
 from slipstream.planning.settings import Choice, EngineOptions, EngineSettings
 from slipstream.planning.settings.options import PlanOptions
 from slipstream.planning.steering_verdicts import SteeringVerdicts, Way, make_key
-from slipstream.recipes.recipe import Recipe, Settings
+from slipstream.recipes.recipe import Recipe, RecipeSettings
 from slipstream.units import version_tuple
 
 Value = TypeVar("Value")
@@ -117,16 +117,16 @@ class PlanInputs:
         return self.drafter if self.method is not None else None
 
     @property
-    def advice(self) -> Settings:
-        return self.recipe.settings if self.recipe is not None else Settings()
+    def advice(self) -> RecipeSettings:
+        return self.recipe.settings if self.recipe is not None else RecipeSettings()
 
     @property
     def recipe_fits_machine(self) -> bool:
         return self.recipe is not None and self.machine in self.recipe.machines
 
     @property
-    def local_advice(self) -> Settings:
-        return self.advice if self.recipe_fits_machine else Settings()
+    def local_advice(self) -> RecipeSettings:
+        return self.advice if self.recipe_fits_machine else RecipeSettings()
 
     def from_recipe(self, value: Value | None) -> Choice[Value] | None:
         """Return a recipe's value as a choice that names the recipe, None without one."""

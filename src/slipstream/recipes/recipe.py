@@ -75,7 +75,7 @@ class Evidence(Record):
     note: str = ""
 
 
-class Settings(Record):
+class RecipeSettings(Record):
     """The settings of a recipe's author; None was left to the engine.
 
     `crashed_above` is the evidence that more memory than `memory_utilization` crashed.
@@ -137,7 +137,7 @@ class Recipe(Record):
     nodes: Count = 1
     engine: Literal["vllm", "sglang", "other"]
     engine_version: str
-    settings: Settings = Field(default_factory=Settings)
+    settings: RecipeSettings = Field(default_factory=RecipeSettings)
     obsolete: tuple[Obsolete, ...] = ()
     notes: tuple[Text, ...] = ()
     evidence: tuple[Evidence, ...] = ()

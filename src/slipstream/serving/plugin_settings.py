@@ -12,7 +12,7 @@ from slipstream.planning.settings.draft_lengths import VARIABLE as LENGTH_VARIAB
 from slipstream.planning.settings.patches import VARIABLE as PATCHES_VARIABLE
 from slipstream.serving.access.gate_file import GateMedia
 from slipstream.serving.run import Run
-from slipstream.serving.swaps import ENDED_DURING_TRIAL, Trial
+from slipstream.serving.swaps import ENDED_DURING_TRIAL, SwapTrial
 
 GRAMMAR_CACHE_MIB = "64"
 MEDIA_HOSTS = "--allowed-media-domains"
@@ -154,7 +154,7 @@ def with_drafter(plan: LaunchPlan, folder: Path, because: str) -> LaunchPlan:
     return plan.change(speculation=changed)
 
 
-def leave_trial(run: Run) -> tuple[LaunchPlan, Trial | None]:
+def leave_trial(run: Run) -> tuple[LaunchPlan, SwapTrial | None]:
     """Return a run's plan and trial for its successor: a drafter still on trial is left behind."""
     plan, trial = run.plan, run.trial
     if trial is None or trial.state != "running":

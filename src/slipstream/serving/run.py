@@ -27,7 +27,7 @@ from slipstream.serving.kept_logs import LogPlace
 from slipstream.serving.learning import LearningState, LearningTerms
 from slipstream.serving.messages import SOCKET, GateCounts
 from slipstream.serving.supervision.causes.ladder import Rung
-from slipstream.serving.swaps import ServedDrafter, Swap, Trial
+from slipstream.serving.swaps import ServedDrafter, Swap, SwapTrial
 from slipstream.steering.guardian import Drift, GuardianRules
 from slipstream.steering.state import SteeringState
 from slipstream.units import show_bytes
@@ -135,7 +135,7 @@ class Run(Record):
     drafters: tuple[ServedDrafter, ...] = ()
     last_swap: Swap | None = None
     # Of the last drafter that was to prove itself on requests.
-    trial: Trial | None = None
+    trial: SwapTrial | None = None
     # What the learning job reported last.
     learning: LearningState | None = None
     # What has become worse while it served, and still is.

@@ -15,7 +15,7 @@ from pydantic import AwareDatetime
 
 from slipstream.errors import InvalidInputError
 from slipstream.records import Record
-from slipstream.serving.access.tls import Certificate
+from slipstream.serving.access.tls import TlsCertificate
 from slipstream.serving.learning import LearningState
 from slipstream.serving.messages import LiveQuestion, ask
 from slipstream.serving.run import (
@@ -31,7 +31,7 @@ from slipstream.serving.run import (
 )
 from slipstream.serving.supervision.causes.ladder import Rung
 from slipstream.serving.supervision.engine_session import list_session, measure_session
-from slipstream.serving.swaps import ServedDrafter, Swap, Trial
+from slipstream.serving.swaps import ServedDrafter, Swap, SwapTrial
 from slipstream.steering.guardian import Drift
 from slipstream.steering.state import SteeringState
 
@@ -44,7 +44,7 @@ _SHOWN = (
     *("restarts", "rungs", "measurements"),
 )
 
-Standing = State | Literal["supervisor gone"]
+ShownState = State | Literal["supervisor gone"]
 
 
 class RunStatus(Record):
@@ -53,7 +53,7 @@ class RunStatus(Record):
     schema_version: Literal[1] = 1
     id: str
     folder: str
-    state: Standing
+    state: ShownState
     since: AwareDatetime
     began_at: AwareDatetime
     message: str | None
@@ -63,7 +63,7 @@ class RunStatus(Record):
     drafter: str | None
     drafters: tuple[ServedDrafter, ...] = ()
     last_swap: Swap | None = None
-    trial: Trial | None = None
+    trial: SwapTrial | None = None
     learning: LearningState | None = None
     supervisor_pid: int
     engine_pid: int | None
@@ -157,13 +157,13 @@ def read_status(
     )
 
 
-def find_standing(run: Run, proc: Path = _PROC) -> Standing:
+def find_standing(run: Run, proc: Path = _PROC) -> ShownState:
     """Return a run's state, unless its supervisor was killed before it could say the last one."""
     ended = not TRANSITIONS[run.state]
     return run.state if ended or is_alive(run.supervisor, proc) else "supervisor gone"
 
 
-def _find_since(run: Run, events: tuple[Event, ...], state: Standing) -> AwareDatetime:
+def _find_since(run: Run, events: tuple[Event, ...], state: ShownState) -> AwareDatetime:
     """Return when the state was entered; of a supervisor that is gone, the last it said."""
     if state == "supervisor gone":
         return events[-1].at if events else run.began_at
@@ -171,7 +171,7 @@ def _find_since(run: Run, events: tuple[Event, ...], state: Standing) -> AwareDa
     return min((event.at for event in last), default=run.began_at)
 
 
-def _find_next(folder: RunFolder, run: Run, state: Standing, *, lives: bool) -> str:
+def _find_next(folder: RunFolder, run: Run, state: ShownState, *, lives: bool) -> str:
     if state == "ready" and run.url is not None:
         return shlex.join(_ask_for_models(run))
     keeps_ending = ENGINE_NOTE in run.notes and state == "starting"
@@ -194,7 +194,7 @@ def _ask_for_models(run: Run) -> list[str]:
 
 def _trust(run: Run) -> tuple[list[str], str]:
     """Return curl's words for a certificate, and the URL under a name that it is for."""
-    url, certificate = run.url or "", Certificate.of(run.plan)
+    url, certificate = run.url or "", TlsCertificate.of(run.plan)
     if certificate is None:
         return [], url
     words = ["--cacert", str(certificate.file.absolute())]

@@ -34,7 +34,7 @@ class SwapOrder(Record):
 ENDED_DURING_TRIAL = "ended during the trial"
 
 
-class Trial(Record):
+class SwapTrial(Record):
     """A drafter that stays only if requests show in time that it is as good as the one before.
 
     It is written down before the drafter is loaded. Failed is a trial whose drafter is in use

@@ -61,7 +61,7 @@ class SimulatedPool:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class ReplicaFailure:
     """A replica of the first pool that is gone for so many seconds."""
 
     at: float
@@ -104,7 +104,7 @@ class Simulation:
         seed: int = 0,
         routing: Routing = "random",
         goal: Goal = THROUGHPUT,
-        failure: Failure | None = None,
+        failure: ReplicaFailure | None = None,
         scaling: Scaling | None = None,
         begin: float = 0.0,
         end: float = inf,

@@ -13,11 +13,11 @@ from slipstream.errors import InvalidInputError
 from slipstream.sizing.arithmetic import THROUGHPUT_SHARE, PoolLoad, count_replicas
 from slipstream.sizing.demand import HOUR, Arrival, Demand, draw_requests
 from slipstream.sizing.engine_speed import EngineSpeed
-from slipstream.sizing.simulation import Failure, Scaling, SimulatedPool, Simulation
+from slipstream.sizing.simulation import ReplicaFailure, Scaling, SimulatedPool, Simulation
 from slipstream.sizing.sizing import (
-    BreakEven,
     CountTimes,
     DayFigures,
+    DraftBreakEven,
     MachinePrice,
     Outage,
     PoolSize,
@@ -167,7 +167,7 @@ class Sizer:
                 break
         return option
 
-    def _run(self, option: _Option, failure: Failure | None = None) -> ServedFigures:
+    def _run(self, option: _Option, failure: ReplicaFailure | None = None) -> ServedFigures:
         """Serve the busiest hour; of a failure, those count that arrive while it lasts."""
         seconds = self._count_seconds(option.replicas)
         begin, end = WARM_UP_SHARE * seconds, inf
@@ -196,7 +196,7 @@ class Sizer:
         self.say("simulating the failure of a replica")
         away = self.speed.start_seconds
         at = 0.4 * self._count_seconds(option.replicas)
-        failure = Failure(at=at, seconds=inf if away is None else away)
+        failure = ReplicaFailure(at=at, seconds=inf if away is None else away)
         figures = with_spares = self._run(option, failure)
         spared = option
         for spares in range(1, MOST_SPARES + 1):
@@ -276,11 +276,11 @@ class Sizer:
             times = (pool.find_time(limit.figure, limit.share) for limit in self.goal.limits)
             yield CountTimes(replicas=count, seconds=tuple(times))
 
-    def _list_break_even(self) -> Iterable[BreakEven]:
+    def _list_break_even(self) -> Iterable[DraftBreakEven]:
         kinds = [kind.kind for kind in self.demand.kinds]
         for one in self.speed.yields:
             if one.kind in kinds:
-                yield BreakEven(
+                yield DraftBreakEven(
                     kind=one.kind,
                     draft_length=one.draft_length,
                     tokens_per_step=one.tokens_per_step,

@@ -137,7 +137,7 @@ class CountTimes(Record):
     seconds: tuple[float | None, ...]
 
 
-class BreakEven(Record):
+class DraftBreakEven(Record):
     """The batch from which drafts of a length cost more than they bring, None if there is none."""
 
     kind: str
@@ -182,7 +182,7 @@ class Sizing(Record):
     options: tuple[SizeOption, ...]
     missed: tuple[str, ...]
     by_count: tuple[CountTimes, ...]
-    break_even: tuple[BreakEven, ...]
+    break_even: tuple[DraftBreakEven, ...]
     outage: Outage | None
     day: DayFigures | None
     cautions: tuple[str, ...]

@@ -54,7 +54,7 @@ def find_baseline_error(number: int) -> float:
     return BASELINE_ERROR * 6 / (pi * number) ** 2
 
 
-class Margin(NamedTuple):
+class ChangeMargin(NamedTuple):
     """How far a mean may fall without a report: by a share of it, or by a step."""
 
     share: float = 0.0
@@ -123,7 +123,7 @@ class Baseline:
         if self.count % _UPDATE_EVERY == 0:
             self._update()
 
-    def find_bets(self, margins: tuple[Margin, ...]) -> tuple[Bet, ...]:
+    def find_bets(self, margins: tuple[ChangeMargin, ...]) -> tuple[Bet, ...]:
         """Return what can be bet on, nothing as long as too little is known.
 
         Above the stake, neighbours that are alike could win by chance.

@@ -18,7 +18,7 @@ MOST_STEPS = 1 << 16
 _MINUTE = 60.0
 
 
-class Step(NamedTuple):
+class FlightStep(NamedTuple):
     """One step of the engine as STEP packs it.
 
     `verified` are the draft tokens of all its sequences, `copied` of these those that were copied,
@@ -91,11 +91,11 @@ def read_flight(path: Path) -> Flight | None:
     )
 
 
-def list_steps(content: bytes) -> list[Step]:
+def list_steps(content: bytes) -> list[FlightStep]:
     """List the steps of a recorder's file in their order."""
     magic, size, count = HEADER.unpack_from(content)
     if magic != MAGIC or size != STEP.size or count > MOST_STEPS:
         raise ValueError("not the file of a flight recorder")
     places = range(HEADER.size, min(len(content), HEADER.size + size * count) - size + 1, size)
-    steps = (Step._make(STEP.unpack_from(content, place)) for place in places)
+    steps = (FlightStep._make(STEP.unpack_from(content, place)) for place in places)
     return sorted((step for step in steps if step.at > 0), key=lambda step: step.number)

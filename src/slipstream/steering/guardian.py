@@ -106,7 +106,7 @@ class Levers:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class GuardianStep:
     """An action with its reason; `most` is the new longest draft of 'lower' and 'plain'."""
 
     action: Action | Literal["lift"]
@@ -128,12 +128,12 @@ class Guardian:
 
     def decide(
         self, found: Sequence[Drift], active: Sequence[Drift], levers: Levers, now: float
-    ) -> list[Step]:
+    ) -> list[GuardianStep]:
         """Return what to do about drifts that were found just now, or an order that is old."""
         steps = []
         for drift in found:
             if "note" in self.rules.allowed and drift.times == 1:
-                steps.append(Step("note", drift.describe()))
+                steps.append(GuardianStep("note", drift.describe()))
             if (remedy := self._find_remedy(drift, levers, now)) is not None:
                 steps.append(remedy)
         if not found and (lift := self._lift(active, now)) is not None:
@@ -144,7 +144,7 @@ class Guardian:
         """Start over after another drafter or other settings, which may be reverted later."""
         self._tried_swap = False
 
-    def _find_remedy(self, drift: Drift, levers: Levers, now: float) -> Step | None:
+    def _find_remedy(self, drift: Drift, levers: Levers, now: float) -> GuardianStep | None:
         """Return the least action that is allowed and left, None while the last one cools down."""
         if drift.decay is not None or self._is_cooling(now):
             return None
@@ -170,20 +170,20 @@ class Guardian:
         length = levers.draft_length or 0
         return length if self.most is None else min(length, self.most)
 
-    def _take(self, action: Action, reason: str, levers: Levers, now: float) -> Step:
+    def _take(self, action: Action, reason: str, levers: Levers, now: float) -> GuardianStep:
         self._acted_at = now
         if action in ("lower", "plain"):
             self.most = self._find_length(levers) // 2 if action == "lower" else 0
             lasting = min(ORDER_SECONDS * 2**self._orders, LONGEST_ORDER_SECONDS)
             self._expires_at, self._orders = now + lasting, self._orders + 1
-            return Step(action, reason, self.most)
+            return GuardianStep(action, reason, self.most)
         if action == "swap-back":
             self._tried_swap = True
         else:
             self._restarted_at = now
-        return Step(action, reason)
+        return GuardianStep(action, reason)
 
-    def _lift(self, active: Sequence[Drift], now: float) -> Step | None:
+    def _lift(self, active: Sequence[Drift], now: float) -> GuardianStep | None:
         """Lift an order that is old, or whose drifts are over."""
         if self._expires_at is None or self._is_cooling(now):
             return None
@@ -192,6 +192,6 @@ class Guardian:
             return None
         self.most = self._expires_at = None
         if causes:
-            return Step("lift", "testing whether the drift is over")
+            return GuardianStep("lift", "testing whether the drift is over")
         self._orders = 0
-        return Step("lift", "the drift is over")
+        return GuardianStep("lift", "the drift is over")

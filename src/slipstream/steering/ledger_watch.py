@@ -19,9 +19,9 @@ from typing import NamedTuple, TypeVar
 from slipstream.steering.change_detection import (
     Baseline,
     Change,
+    ChangeMargin,
     Detector,
     Likeness,
-    Margin,
     find_baseline_error,
     find_threshold,
 )
@@ -54,7 +54,7 @@ FEATURES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class FigureScale:
     """How a family's figures become values, and by what share they may be worse without a report.
 
     A share is a value already, a ratio up to `most`. A time counts in octaves around what is
@@ -70,13 +70,13 @@ class Form:
         return self.octaves is not None
 
     @property
-    def margins(self) -> tuple[Margin, ...]:
+    def margins(self) -> tuple[ChangeMargin, ...]:
         """The margins to bet with, the least first; of a time a margin is a step in octaves."""
         lefts = [1 - larger for larger in LARGER_MARGINS]
         if self.octaves is None:
-            return tuple(Margin(share=1 - (1 - self.margin) * left) for left in lefts)
+            return tuple(ChangeMargin(share=1 - (1 - self.margin) * left) for left in lefts)
         factors = [(1 + self.margin) / left for left in lefts]
-        return tuple(Margin(step=log2(factor) / (2 * self.octaves)) for factor in factors)
+        return tuple(ChangeMargin(step=log2(factor) / (2 * self.octaves)) for factor in factors)
 
     def to_value(self, figure: float, expected: float) -> float:
         """Return a figure as a value from 0 to 1, of which less is worse."""
@@ -92,18 +92,18 @@ class Form:
 
 # A mix that changes within a kind moves acceptance by a few percent, and queues move the first
 # token by more than that.
-FORMS: dict[Family, Form] = {
-    "acceptance": Form(margin=0.05),
-    "expected acceptance": Form(margin=0.05, most=2.0),
-    "first position": Form(margin=0.05),
-    "step seconds": Form(margin=0.1, octaves=1.0),
-    "first token seconds": Form(margin=0.5, octaves=2.0),
-    "cached share": Form(margin=0.2),
+FORMS: dict[Family, FigureScale] = {
+    "acceptance": FigureScale(margin=0.05),
+    "expected acceptance": FigureScale(margin=0.05, most=2.0),
+    "first position": FigureScale(margin=0.05),
+    "step seconds": FigureScale(margin=0.1, octaves=1.0),
+    "first token seconds": FigureScale(margin=0.5, octaves=2.0),
+    "cached share": FigureScale(margin=0.2),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LoadCell:
     """What the requests of a stream have in common; None where they may differ."""
 
     kind: str | None = None
@@ -130,7 +130,7 @@ class Observation:
     """A figure of one request, its stream, and the features that a time depends on."""
 
     family: Family
-    place: Place
+    place: LoadCell
     figure: float
     features: tuple[float, ...] = ()
 
@@ -138,15 +138,15 @@ class Observation:
 def observe(line: LedgerLine) -> Iterator[Observation]:
     """Yield what a request says, at most one figure per family."""
     context = name_context(line.context_tokens)
-    yield from _observe_drafts(line, Place(kind=line.kind, context=context))
+    yield from _observe_drafts(line, LoadCell(kind=line.kind, context=context))
     if line.prompt_tokens >= LEAST_PROMPT_TOKENS:
         share = min(1.0, line.cached_tokens / line.prompt_tokens)
-        yield Observation("cached share", Place(kind=line.kind), share)
+        yield Observation("cached share", LoadCell(kind=line.kind), share)
     if line.first_seconds is not None:
         yield from _observe_times(line, line.first_seconds, context)
 
 
-def _observe_drafts(line: LedgerLine, place: Place) -> Iterator[Observation]:
+def _observe_drafts(line: LedgerLine, place: LoadCell) -> Iterator[Observation]:
     accepted, first = sum(line.accepted), line.accepted[0] if line.accepted else 0
     if line.expected is not None:
         if line.expected >= LEAST_EXPECTED:
@@ -157,7 +157,7 @@ def _observe_drafts(line: LedgerLine, place: Place) -> Iterator[Observation]:
             yield Observation("first position", place, min(1.0, chance))
     elif line.drafts >= LEAST_DRAFTS:
         length = line.drafted / line.drafts
-        own = Place(kind=line.kind, draft_length=_find_bound(length, LENGTH_BOUNDS))
+        own = LoadCell(kind=line.kind, draft_length=_find_bound(length, LENGTH_BOUNDS))
         yield Observation("acceptance", own, solve_acceptance(accepted / line.drafts, length))
         yield Observation("first position", place, min(1.0, first / line.drafts))
 
@@ -167,11 +167,13 @@ def _observe_times(line: LedgerLine, first: float, context: str) -> Iterator[Obs
     batch = _find_bound(sequences, BATCH_BOUNDS)
     if line.steps >= LEAST_STEPS:
         length = line.verified_per_step
-        place = Place(context=context, draft_length=_find_bound(length, LENGTH_BOUNDS), batch=batch)
+        place = LoadCell(
+            context=context, draft_length=_find_bound(length, LENGTH_BOUNDS), batch=batch
+        )
         features = (1.0, sequences, sequences * length, line.context_tokens / 1024)
         seconds = max(0.0, line.seconds - first) / (line.steps - 1)
         yield Observation("step seconds", place, seconds, features)
-    place = Place(batch=batch, prompt=_find_bound(line.uncached_tokens, PROMPT_BOUNDS))
+    place = LoadCell(batch=batch, prompt=_find_bound(line.uncached_tokens, PROMPT_BOUNDS))
     features = (1.0, sequences, line.uncached_tokens / 1024, line.prompt_tokens / 1024)
     yield Observation("first token seconds", place, first, features)
 
@@ -181,8 +183,8 @@ def _find_bound(size: float, bounds: tuple[int, ...]) -> int:
     return next((bound for bound in bounds if size <= bound), 2 * bounds[-1])
 
 
-EVERYWHERE = Place()
-Key = tuple[Family, Place]
+EVERYWHERE = LoadCell()
+Key = tuple[Family, LoadCell]
 Name = TypeVar("Name")
 
 
@@ -190,7 +192,7 @@ class _Latest(NamedTuple):
     """A value's stream, its deviation from the mean, and both figures."""
 
     key: str | None
-    place: Place
+    place: LoadCell
     apart: float
     figures: tuple[float, float]
 
@@ -281,7 +283,7 @@ class LedgerWatch:
                 found = found or self._compare_contexts((family, place), own, line.at)
         return found
 
-    def _open(self, family: Family, place: Place, likeness: Likeness) -> _Own | None:
+    def _open(self, family: Family, place: LoadCell, likeness: Likeness) -> _Own | None:
         if len(self._streams) >= MOST_STREAMS:
             return None
         self._opened += 1
@@ -314,7 +316,7 @@ class LedgerWatch:
     def _is_long_only(self, key: Key, change: Change) -> bool:
         """Return whether acceptance collapsed in long contexts, and not in short ones."""
         family, place = key
-        short = (family, Place(kind=place.kind, context=SHORT_CONTEXT))
+        short = (family, LoadCell(kind=place.kind, context=SHORT_CONTEXT))
         return (
             family == "first position"
             and key not in (short, (family, EVERYWHERE))
@@ -324,7 +326,7 @@ class LedgerWatch:
 
     def _compare_contexts(self, key: Key, own: _Own, at: float) -> Drift | None:
         """Return a collapse with the context that was there from the start, and so is no change."""
-        short = self._streams.get((key[0], Place(kind=key[1].kind, context=SHORT_CONTEXT)))
+        short = self._streams.get((key[0], LoadCell(kind=key[1].kind, context=SHORT_CONTEXT)))
         if short is None or short is own or key in self.drifts:
             return None
         expected, found = short.baseline, own.baseline
@@ -356,7 +358,7 @@ class LedgerWatch:
         return place != EVERYWHERE and (family, EVERYWHERE) in self.drifts
 
 
-def _find_only_place(latest: Sequence[_Latest]) -> Place | None:
+def _find_only_place(latest: Sequence[_Latest]) -> LoadCell | None:
     """Return the stream that changed, None if there are several."""
     places = [one.place for one in latest]
     return places[0] if len(set(places)) == 1 else _find_only(places, latest)

@@ -28,7 +28,7 @@ USUAL_SHARE = 0.75
 # Of a prompt in the prefix cache: for those tokens the old drafter's keys may be there.
 MOST_CACHED_SHARE = 0.25
 
-Verdict = Literal["worse", "as-good"]
+SwapVerdict = Literal["worse", "as-good"]
 Measure = Callable[[LedgerLine], float | None]
 
 
@@ -83,7 +83,7 @@ class SwapTest:
         return sum(old) / len(old), sum(new) / len(new)
 
     @property
-    def verdict(self) -> Verdict | None:
+    def verdict(self) -> SwapVerdict | None:
         """The decision so far, None if there is none."""
         if self._worse.won >= 1 / FALSE_ALARMS:
             return "worse"

@@ -8,7 +8,7 @@ from pathlib import Path
 from slipstream.atomic_files import write_atomically
 from slipstream.checkpoints.checkpoint import Checkpoint
 from slipstream.hardware import Host, name_kind
-from slipstream.recipes.recipe import Evidence, Recipe, Settings
+from slipstream.recipes.recipe import Evidence, Recipe, RecipeSettings
 from slipstream.steering.drafts import Drafts
 from slipstream.training.run import DrafterDesign, Method, StageName, TrainRun
 
@@ -157,7 +157,7 @@ def make_recipe(run: TrainRun, drafter: Path, host: Host, now: datetime) -> Reci
         machines=(kind,),
         engine="vllm",
         engine_version=engine,
-        settings=Settings(draft_length=length),
+        settings=RecipeSettings(draft_length=length),
         evidence=tuple(
             Evidence(
                 by="slipstream train",

@@ -33,7 +33,7 @@ class FigureWithError(NamedTuple):
     error: float
 
 
-class Part(NamedTuple):
+class TokensInSteps(NamedTuple):
     """Tokens, and the steps that give them."""
 
     tokens: float
@@ -46,11 +46,11 @@ class RequestDrafts(Drafts):
     prompt_id: str
     pace: float = 1.0
 
-    def count_by_place(self, draft_length: int) -> Part:
+    def count_by_place(self, draft_length: int) -> TokensInSteps:
         """Count tokens and steps as if a draft ended early and the next began where it did."""
-        return Part(self.drafts + sum(self.accepted[:draft_length]), self.drafts)
+        return TokensInSteps(self.drafts + sum(self.accepted[:draft_length]), self.drafts)
 
-    def count_by_stretch(self, draft_length: int, longest: int) -> Part:
+    def count_by_stretch(self, draft_length: int, longest: int) -> TokensInSteps:
         """Count tokens and steps as if the same tokens were hit and missed by shorter drafts."""
         missing = longest - len(self.accepted)
         reached = (self.drafts, *self.accepted, *(0,) * missing, 0)
@@ -60,7 +60,7 @@ class RequestDrafts(Drafts):
             tokens += (here - beyond) * (accepted + 1)
             # What was accepted to the end goes on with the next draft: no step is cut short.
             steps += (here - beyond) * (times if accepted == longest else ceil(times))
-        return Part(tokens, steps)
+        return TokensInSteps(tokens, steps)
 
 
 class DraftAcceptance(Record):
@@ -100,7 +100,7 @@ class DraftAcceptance(Record):
                 paces.append(request.pace * fewest)
         return paces
 
-    def _divide(self, parts: Sequence[Part]) -> FigureWithError:
+    def _divide(self, parts: Sequence[TokensInSteps]) -> FigureWithError:
         """Return tokens over steps and their error: prompts are drawn, not drafts."""
         steps = sum(part.steps for part in parts)
         mean = sum(part.tokens for part in parts) / steps

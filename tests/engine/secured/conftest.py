@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from slipstream.proving_ground import SHIPPED_DRAFTER
-from slipstream.serving.access.tls import Certificate
+from slipstream.serving.access.tls import TlsCertificate
 from tests.engine.service import Service
 from tests.unit.serving.access.certificates import Pair, make_pair
 
@@ -41,7 +41,7 @@ class Secured:
     pair: Pair
 
     def ask(self, path: str) -> httpx.Response:
-        context = Certificate(self.pair.file, self.pair.key).pin()
+        context = TlsCertificate(self.pair.file, self.pair.key).pin()
         with httpx.Client(verify=context, trust_env=False, timeout=30) as client:
             return client.get(f"https://127.0.0.1:{self.service.port}{path}")
 

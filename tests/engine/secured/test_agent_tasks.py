@@ -7,7 +7,7 @@ import pytest
 from slipstream.measuring.bench import Bench, list_cells
 from slipstream.measuring.client.endpoint import Endpoint
 from slipstream.measuring.workloads import load_workload
-from slipstream.serving.access.tls import Certificate
+from slipstream.serving.access.tls import TlsCertificate
 from tests.engine.secured.conftest import Secured
 
 pytestmark = pytest.mark.engine
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.engine
 def test_the_turns_of_a_task_find_their_earlier_ones_in_the_cache_and_call_tools(
     secured: Secured,
 ) -> None:
-    certificate = Certificate(secured.pair.file, secured.pair.key)
+    certificate = TlsCertificate(secured.pair.file, secured.pair.key)
     endpoint = Endpoint(f"https://127.0.0.1:{secured.service.port}", certificate=certificate)
     workload = load_workload(["agent"], most_a_kind=1, context=2048)
     loads, samples = Bench(workload, (1,), tool_choice="named").measure(endpoint)

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from slipstream.proving_ground import SHIPPED_DRAFTER, DrafterShape, make_untrained_drafter
-from slipstream.serving.access.tls import Certificate
+from slipstream.serving.access.tls import TlsCertificate
 from slipstream.serving.swaps import Swap
 from tests.engine.secured.conftest import Secured
 
@@ -50,7 +50,7 @@ class Streams:
         return threads
 
     def _ask(self, at: int) -> None:
-        context = Certificate(self.secured.pair.file, self.secured.pair.key).pin()
+        context = TlsCertificate(self.secured.pair.file, self.secured.pair.key).pin()
         with open_client(self.secured, context) as client:
             while True:
                 try:
@@ -152,7 +152,7 @@ def read_loads(secured: Secured) -> list[str]:
 
 
 def test_no_client_reaches_the_routes_of_weight_transfer(secured: Secured) -> None:
-    context = Certificate(secured.pair.file, secured.pair.key).pin()
+    context = TlsCertificate(secured.pair.file, secured.pair.key).pin()
     with open_client(secured, context) as client:
         codes = [client.post(f"/{route}", json={}).status_code for route in ROUTES]
     assert codes == [httpx.codes.NOT_FOUND] * len(ROUTES)

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from slipstream.serving.access.tls import Certificate
+from slipstream.serving.access.tls import TlsCertificate
 from tests.engine.secured.conftest import Secured
 from tests.unit.serving.access.certificates import make_pair
 
@@ -35,7 +35,7 @@ def test_the_gate_is_there_under_tls(secured: Secured) -> None:
     assert secured.ask("/invocations").status_code == 404
     with pytest.raises(httpx.HTTPError):
         httpx.get(f"http://127.0.0.1:{secured.service.port}/readyz", timeout=10)
-    context = Certificate(secured.pair.file, secured.pair.key).pin()
+    context = TlsCertificate(secured.pair.file, secured.pair.key).pin()
     with (
         socket.create_connection(("127.0.0.1", secured.service.port), timeout=30) as plain,
         context.wrap_socket(plain) as connection,

@@ -8,7 +8,7 @@ import pytest
 
 from slipstream.checkpoints import Checkpoint, read_checkpoint
 from slipstream.checkpoints.checkpoint import (
-    Conversation,
+    ConversationFacts,
     Experts,
     Layers,
     Quantization,
@@ -88,7 +88,7 @@ def test_a_dense_model_is_read_whole(tmp_path: Path) -> None:
         weights=Weights(total_bytes=76800, bytes_by_dtype={"BF16": 76800}),
         modalities=(),
         predicting_layers=0,
-        conversation=Conversation(),
+        conversation=ConversationFacts(),
         tokenizer_sha256=checkpoint.tokenizer_sha256,
         gated=False,
     )
@@ -259,7 +259,7 @@ def test_files_that_are_closed_to_this_user_are_named(
 CONFIG = {"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 4}
 
 
-def read(folder: Path, **files: Any) -> Conversation:
+def read(folder: Path, **files: Any) -> ConversationFacts:
     """Read a checkpoint with these JSON files beside its config."""
     write_checkpoint(folder, CONFIG)
     for name, content in files.items():

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from random import Random
 
-from slipstream.demo.performance import Demo, Part, RecordedAnswer, mark_tokens
+from slipstream.demo.performance import Demo, RecordedAnswer, TimedPart, mark_tokens
 from slipstream.measuring.client.sample import Sample
 from slipstream.measuring.comparing.comparison import ComparedArm
 from slipstream.measuring.workloads import Prompt
@@ -75,5 +75,5 @@ def make_demo(*others: str, step: float = 1.0) -> Demo:
         arms=(ComparedArm(name="plain", plan=plans[0]), ComparedArm(name="drafted", plan=plans[1])),
         starts=(first, second),
         answers=(plain, drafted),
-        parts=(Part(name="plan", seconds=0.4), Part(name="replay", seconds=9.1)),
+        parts=(TimedPart(name="plan", seconds=0.4), TimedPart(name="replay", seconds=9.1)),
     )

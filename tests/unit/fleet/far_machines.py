@@ -14,7 +14,7 @@ import pytest
 from slipstream import __version__
 from slipstream.cli.arguments import FLEET_VERBS
 from slipstream.errors import UnreachableError
-from slipstream.fleet.machines.commands import Answer, Machines, Words
+from slipstream.fleet.machines.commands import CommandResult, Machines, Words
 from slipstream.fleet.machines.lease import LeaseRequest, change_lease
 from slipstream.fleet.plan import Interface, MachineView
 from slipstream.fleet.record import Fleet
@@ -24,7 +24,7 @@ from slipstream.serving.run_status import RunStatus, StatusList
 
 # A machine's part: its name, the words of the command and what is on its standard input. The words
 # of a request to the far side are its name alone.
-Reply = Callable[[str, list[str], bytes | None], Answer]
+Reply = Callable[[str, list[str], bytes | None], CommandResult]
 # Who is called, with which words (those of a file that is sent are `send` and its path), and
 # whether it was carried out already.
 Meddle = Callable[[str, list[str], bytes | None, bool], None]
@@ -43,8 +43,8 @@ def make_fleet(**changes: Any) -> Fleet:
     )
 
 
-def say(text: str | bytes, code: int = 0, stderr: bytes = b"") -> Answer:
-    return Answer(code, text.encode() if isinstance(text, str) else text, stderr)
+def say(text: str | bytes, code: int = 0, stderr: bytes = b"") -> CommandResult:
+    return CommandResult(code, text.encode() if isinstance(text, str) else text, stderr)
 
 
 def find_words(argv: Words) -> list[str]:
@@ -104,11 +104,11 @@ def run_status(fleet: Fleet, state: State = "ready", **changes: object) -> RunSt
     return made.model_copy(update=changes)
 
 
-def list_runs(*runs: RunStatus) -> Answer:
+def list_runs(*runs: RunStatus) -> CommandResult:
     return say(StatusList(root="/home/me/runs", runs=runs).to_json())
 
 
-def events(*states: State) -> Answer:
+def events(*states: State) -> CommandResult:
     lines = [Event(at=NOW, state=one, message=f"now {one}").model_dump_json() for one in states]
     return say("\n".join(lines) + "\n")
 
@@ -136,7 +136,7 @@ class FarMachines:
 
     def run(
         self, machine: str, argv: Words, *, stdin: bytes | None = None, timeout: float
-    ) -> Answer:
+    ) -> CommandResult:
         with self._lock:
             self.commands.append((machine, list(argv)))
         if machine in self.down:
@@ -148,7 +148,7 @@ class FarMachines:
         with self._dying(), self._meddling(machine, words or list(argv), stdin):
             return self.reply(machine, words or list(argv), stdin)
 
-    def _answer_lease(self, request: bytes) -> Answer:
+    def _answer_lease(self, request: bytes) -> CommandResult:
         if self.leases is not None:
             asked_for = LeaseRequest.model_validate_json(request)
             with self._lock:
@@ -187,7 +187,7 @@ class FarMachines:
 
     def relay(
         self, source: str, giving: Words, machine: str, taking: Words, *, timeout: float
-    ) -> Answer:
+    ) -> CommandResult:
         given = self.run(source, giving, timeout=timeout)
         return self.run(machine, taking, stdin=given.stdout, timeout=timeout)
 
@@ -202,7 +202,7 @@ class FarMachines:
 
 @dataclass
 class FarStream:
-    answer: Answer
+    answer: CommandResult
 
     def lines(self) -> Iterator[bytes]:
         yield from (line + b"\n" for line in self.answer.stdout.split(b"\n") if line)

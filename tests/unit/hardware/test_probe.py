@@ -9,14 +9,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from slipstream.hardware import Host, Surface, read_host, this_machine
+from slipstream.hardware import Host, ProbeSources, read_host, this_machine
 from slipstream.hardware.probe import run_program
 from tests.unit.hardware.fake_nvml import GB10, FakeNvml
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
 
 
-def make_spark(root: Path) -> Surface:
+def make_spark(root: Path) -> ProbeSources:
     files = {
         "proc/cpuinfo": "processor\t: 0\nFeatures\t: asimd\nCPU implementer\t: 0x41\n"
         "CPU part\t: 0xd85\n",
@@ -29,7 +29,7 @@ def make_spark(root: Path) -> Surface:
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
-    return Surface(
+    return ProbeSources(
         environment={"HOME": str(root)},
         now=NOW,
         root=root,

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from slipstream.errors import InvalidInputError
-from slipstream.learning.generation import Generation, LearningFolder, Progress, Verdict
+from slipstream.learning.generation import Generation, GenerationVerdict, LearningFolder, Progress
 from tests.unit.learning.stub_job import walk
 
 AT = datetime(2026, 11, 18, tzinfo=UTC)
 
 
-def make(home: LearningFolder, number: int, verdict: Verdict = "candidate") -> Generation:
+def make(home: LearningFolder, number: int, verdict: GenerationVerdict = "candidate") -> Generation:
     return Generation(
         number=number,
         parent=number - 1,

@@ -4,7 +4,7 @@ from typing import Any
 
 from slipstream.checkpoints.checkpoint import (
     Checkpoint,
-    Conversation,
+    ConversationFacts,
     DraftPart,
     Layers,
     Rope,
@@ -14,7 +14,7 @@ from slipstream.hardware import load_host
 from slipstream.planning.inputs import PlanInputs
 from slipstream.planning.settings import Choice
 from slipstream.planning.settings.options import make_options
-from slipstream.recipes.recipe import Recipe, Settings
+from slipstream.recipes.recipe import Recipe, RecipeSettings
 
 GIB = 1 << 30
 
@@ -34,7 +34,7 @@ TARGET = Checkpoint(
     dtype="bfloat16",
     weights=Weights(total_bytes=16 * GIB),
     modalities=(),
-    conversation=Conversation(template='{{ tools }}<tool_call>{"name": x}</tool_call><think>'),
+    conversation=ConversationFacts(template='{{ tools }}<tool_call>{"name": x}</tool_call><think>'),
 )
 
 DRAFTER = Checkpoint(
@@ -86,7 +86,7 @@ def make_recipe(**changes: Any) -> Recipe:
             "machines": ("gb10",),
             "engine": "vllm",
             "engine_version": "0.32.0",
-            "settings": Settings(**changes),
+            "settings": RecipeSettings(**changes),
             **fields,
         }
     )

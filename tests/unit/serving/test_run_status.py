@@ -12,7 +12,7 @@ from slipstream.serving.run import ENGINE_NOTE, RunFolder, State
 from slipstream.serving.run_status import (
     SHOWN_ENDED,
     RunStatus,
-    Standing,
+    ShownState,
     StatusList,
     find_standing,
     list_statuses,
@@ -65,7 +65,7 @@ def test_a_rank_that_answers_nobody_shows_no_address(tmp_path: Path, proc: FakeP
     [("starting", "supervisor gone"), ("failed", "failed"), ("stopped", "stopped")],
 )
 def test_a_run_that_ended_needs_no_supervisor(
-    state: State, shown: Standing, proc: FakeProc
+    state: State, shown: ShownState, proc: FakeProc
 ) -> None:
     assert find_standing(RUN.model_copy(update={"state": state}), proc.path) == shown
 

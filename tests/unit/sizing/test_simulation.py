@@ -8,8 +8,8 @@ from slipstream.sizing.arithmetic import PoolLoad
 from slipstream.sizing.demand import HOUR, Arrival, draw_requests
 from slipstream.sizing.engine_speed import EngineSpeed
 from slipstream.sizing.simulation import (
-    Failure,
     Histogram,
+    ReplicaFailure,
     Scaling,
     ServedRequest,
     SimulatedPool,
@@ -129,7 +129,7 @@ def test_the_emptier_of_two_keeps_replicas_more_even_than_chance() -> None:
 def test_a_failure_asks_again_what_had_no_token_and_cuts_off_the_rest() -> None:
     speed = make_plain(max_sequences=1)
     arrivals = [Arrival(0.0, "code", 1, 100), Arrival(0.01, "code", 1, 100)]
-    simulation = Simulation([SimulatedPool(speed, 0, 1, KINDS)], failure=Failure(0.2, 30.0))
+    simulation = Simulation([SimulatedPool(speed, 0, 1, KINDS)], failure=ReplicaFailure(0.2, 30.0))
     figures = simulation.run(arrivals)
     assert (figures.requests, figures.lost) == (1, 1)
     assert figures.ttft is not None

@@ -16,14 +16,14 @@ from slipstream.steering.change_detection import (
     Baseline,
     Bet,
     Change,
+    ChangeMargin,
     Detector,
     Likeness,
-    Margin,
     find_baseline_error,
     find_threshold,
 )
 
-MARGINS = (Margin(share=0.05), Margin(share=0.25))
+MARGINS = (ChangeMargin(share=0.05), ChangeMargin(share=0.25))
 
 
 class Watched:

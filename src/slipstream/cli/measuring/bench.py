@@ -22,7 +22,7 @@ from slipstream.measuring.client.load import run_closed_loop
 from slipstream.measuring.machine_watch import make_watch
 from slipstream.measuring.workloads import Workload, names_tasks
 from slipstream.reporting.measuring.bench import describe_bench, render_bench_html
-from slipstream.serving.access.tls import Certificate
+from slipstream.serving.access.tls import TlsCertificate
 from slipstream.serving.run import find_runs_root
 from slipstream.serving.selection import find_server
 from slipstream.serving.supervision.engine_session import measure_session
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     _check_rate(options)
     hint = "name a server as http://HOST:PORT, or slipstream serve TARGET"
     url, served = find_server(find_runs_root(os.environ), options.server, hint=hint)
-    certificate = Certificate.of(served.plan) if served else None
+    certificate = TlsCertificate.of(served.plan) if served else None
     endpoint = Endpoint(url, key=read_key(options.key, os.environ), certificate=certificate)
     model, context = read_served_model(endpoint)
     engine = served.engine if served else None

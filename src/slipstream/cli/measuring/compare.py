@@ -25,7 +25,7 @@ from slipstream.cli.planning.plan import TARGET_OR_PLAN_HELP, add_plan_options, 
 from slipstream.cli.planning.saved_plans import add_allow, admit_plan, read_plan, take_plan
 from slipstream.cli.reports import require_writable, show_report, write_report
 from slipstream.cli.screen import Screen
-from slipstream.cli.weights import Weights
+from slipstream.cli.weights import WeightsOnDisk
 from slipstream.engines.vllm_methods import METHOD_NAMES
 from slipstream.errors import EngineError, ExitCode, InvalidInputError, UsageError
 from slipstream.hardware import Host
@@ -123,7 +123,7 @@ def measure(
         tool_choice=options.tool_choice if all(map(_parses_calls, plans)) else "none",
     )
     conditions = describe_conditions(options, bench, plans[-1], host)
-    weights = Weights(screen, os.environ, options.accept_changes)
+    weights = WeightsOnDisk(screen, os.environ, options.accept_changes)
     for plan in plans:
         weights.localize(plan)
     screen.show_progress(_describe_time(plans, options.rounds))

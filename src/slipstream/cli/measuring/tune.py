@@ -20,7 +20,7 @@ from slipstream.cli.planning.plan import TARGET_OR_PLAN_HELP, add_plan_options, 
 from slipstream.cli.planning.saved_plans import add_allow
 from slipstream.cli.reports import require_writable, show_report, write_report
 from slipstream.cli.screen import Screen
-from slipstream.cli.weights import Weights
+from slipstream.cli.weights import WeightsOnDisk
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.measuring.machine_watch import make_watch
 from slipstream.measuring.workloads import names_tasks
@@ -93,7 +93,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     sequences = plan.sequences or USUAL_SEQUENCES
     bench = make_bench(options, screen, plan.context, concurrencies=(1,))
     conditions = describe_conditions(options, bench, plan, host)
-    weights = Weights(screen, os.environ, options.accept_changes)
+    weights = WeightsOnDisk(screen, os.environ, options.accept_changes)
     for one in (plan, *others.values()):
         weights.localize(one)
     tuner = Tuner(

@@ -21,13 +21,13 @@ from slipstream.cli.planning.plan import TARGET_OR_PLAN_HELP, add_plan_options
 from slipstream.cli.planning.saved_plans import add_allow, take_plan
 from slipstream.cli.reports import require_writable, show_report
 from slipstream.cli.screen import Screen
-from slipstream.cli.weights import Weights
+from slipstream.cli.weights import WeightsOnDisk
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.hardware import Host
 from slipstream.measuring.bench import Bench
 from slipstream.measuring.client.endpoint import Endpoint
 from slipstream.measuring.verifying.cache_cost import CacheArm, CacheCost, CacheVerification
-from slipstream.measuring.verifying.certificate import ArmName, Certificate
+from slipstream.measuring.verifying.certificate import ArmName, TlsCertificate
 from slipstream.measuring.verifying.served_check import check_served
 from slipstream.measuring.verifying.verification import (
     SAMPLES,
@@ -40,7 +40,7 @@ from slipstream.reporting.measuring.cache_cost import describe_cache_cost, rende
 from slipstream.reporting.measuring.certificate import describe_certificate, render_certificate_html
 from slipstream.reporting.report import render_text
 from slipstream.serving.access.keys import borrow_key
-from slipstream.serving.access.tls import Certificate as ServerCertificate
+from slipstream.serving.access.tls import TlsCertificate as ServerCertificate
 from slipstream.serving.run import RunFolder, is_alive
 from slipstream.serving.supervision.engine_process import require_accepted
 
@@ -113,7 +113,7 @@ def examine(
     plan: LaunchPlan,
     screen: Screen,
     logs: Path | None = None,
-) -> Certificate:
+) -> TlsCertificate:
     """Ask the plan's engine with and without drafts, and score the answers."""
     if plan.settings.speculation is not None and plan.settings.speculation.lossy is not None:
         raise InvalidInputError(
@@ -122,7 +122,7 @@ def examine(
         )
     # One token of the context is for the scoring.
     workload = read_workload(options, None if plan.context is None else plan.context - 1)
-    plan = Weights(screen, os.environ, options.accept_changes).localize(plan)
+    plan = WeightsOnDisk(screen, os.environ, options.accept_changes).localize(plan)
     plans: dict[ArmName, LaunchPlan] = {"plain": plan.without_drafts(), "drafted": plan}
     verification = Verification(
         workload=workload,
@@ -141,7 +141,7 @@ def examine(
         findings = verification.run(
             start_in_turn(plans, logs=logs, environment=os.environ, say=verification.say)
         )
-    return Certificate.make(findings, conditions, verification.concurrency)
+    return TlsCertificate.make(findings, conditions, verification.concurrency)
 
 
 def _measure_cache(options: argparse.Namespace, host: Host, screen: Screen) -> ExitCode:
@@ -159,7 +159,7 @@ def _measure_cache(options: argparse.Namespace, host: Host, screen: Screen) -> E
     if barred:
         why = "a grammar or a penalty may exclude the best token"
         screen.show_progress(f"{len(barred)} prompts are left out: {why}")
-    plan = Weights(screen, os.environ, options.accept_changes).localize(plan)
+    plan = WeightsOnDisk(screen, os.environ, options.accept_changes).localize(plan)
     plans: dict[CacheArm, LaunchPlan] = {"quantized": plan, "plain": plan.with_plain_cache()}
     verification = CacheVerification(
         requests=requests,

@@ -18,7 +18,7 @@ from slipstream.cli.measuring.measuring_options import (
 from slipstream.cli.options import OptionAdder
 from slipstream.cli.reports import require_writable, write_report
 from slipstream.cli.screen import Screen
-from slipstream.demo.performance import Demo, Part, Stage, load_decoder, make_workload, stay_up
+from slipstream.demo.performance import Demo, Stage, TimedPart, load_decoder, make_workload, stay_up
 from slipstream.errors import ExitCode
 from slipstream.hardware import Host
 from slipstream.measuring.bench import Bench
@@ -144,7 +144,7 @@ class _Display:
     """The parts of the demo with their times, redrawn on a live screen."""
 
     def __init__(self, screen: Screen) -> None:
-        self.parts: list[Part] = []
+        self.parts: list[TimedPart] = []
         self._screen = screen
 
     def tick(self, name: str, seconds: float) -> None:
@@ -152,7 +152,7 @@ class _Display:
         if self._screen.live:
             self._screen.draw(_describe_part(name, seconds))
 
-    def note(self, part: Part) -> None:
+    def note(self, part: TimedPart) -> None:
         """Keep a part that is done, and print its time."""
         self.parts.append(part)
         self.tick(part.name, part.seconds)
@@ -164,7 +164,7 @@ class _Display:
         began = time.monotonic()
         self.tick(name, 0.0)
         made = make()
-        self.note(Part(name=name, seconds=time.monotonic() - began))
+        self.note(TimedPart(name=name, seconds=time.monotonic() - began))
         return made
 
     def replay(self, demo: Demo) -> None:
@@ -185,7 +185,7 @@ class _Display:
                 up = f"\033[{len(lines)}A"
             time.sleep(READING_SECONDS)
         self._write("\n")
-        self.note(Part(name="both are replayed", seconds=time.monotonic() - opened))
+        self.note(TimedPart(name="both are replayed", seconds=time.monotonic() - opened))
         self._write("\n")
 
     def _write(self, text: str) -> None:

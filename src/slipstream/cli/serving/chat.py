@@ -11,8 +11,8 @@ from pathlib import Path
 
 from slipstream.cli.options import OptionAdder, add_server
 from slipstream.cli.screen import Screen
-from slipstream.clients.arrival import Answer, Part
-from slipstream.clients.chat import Conversation
+from slipstream.clients.arrival import AnswerPart, ChatAnswer
+from slipstream.clients.chat import ChatConversation
 from slipstream.clients.connection import ClientKey, ServedModel, find_served
 from slipstream.clients.marking import load_tokenizer
 from slipstream.errors import ExitCode, InvalidInputError, SlipstreamError
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     chosen = {"max_tokens": options.max_tokens, "temperature": options.temperature}
     begun = served.run
     with closing(LedgerReader()) as ledger:
-        conversation = Conversation(
+        conversation = ChatConversation(
             find=lambda: find_served(runs, begun.id, key, hint=hint) if begun else served,
             runs=runs,
             ledger=ledger,
@@ -102,7 +102,7 @@ class _Session:
     Where somebody types, a failed question and Ctrl-C end an answer; a pipe ends at either.
     """
 
-    def __init__(self, screen: Screen, conversation: Conversation, served: ServedModel) -> None:
+    def __init__(self, screen: Screen, conversation: ChatConversation, served: ServedModel) -> None:
         self._screen, self._conversation = screen, conversation
         self._typed = screen.is_typed
         self._colour = screen.colour and screen.output.isatty()
@@ -159,7 +159,7 @@ class _Session:
         self._waits, self._ends_line = True, True
         self._screen.begin("waiting for the first token")
 
-    def _show(self, part: Part) -> None:
+    def _show(self, part: AnswerPart) -> None:
         if self._screen.json:
             self._screen.show_data(text="", document=json.dumps(part.model_dump()))
             return
@@ -179,7 +179,7 @@ class _Session:
             self._screen.write("\n")
         self._ends_line = True
 
-    def _finish(self, answer: Answer) -> None:
+    def _finish(self, answer: ChatAnswer) -> None:
         self._end()
         if answer.interrupted and not self._typed:
             raise KeyboardInterrupt

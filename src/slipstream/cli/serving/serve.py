@@ -24,7 +24,7 @@ from slipstream.cli.serving.serve_options import (
     read_terms,
     show_unit,
 )
-from slipstream.cli.weights import Weights
+from slipstream.cli.weights import WeightsOnDisk
 from slipstream.engines.vllm import find_versions, require_engine
 from slipstream.errors import EngineError, ExitCode, InvalidInputError, UsageError
 from slipstream.hardware import Host, read_host, this_machine
@@ -182,7 +182,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
             for warning in warnings:
                 event_log.note(warning)
             kept = without_key(environment)
-            weights = Weights(screen, kept, options.accept_changes, event_log.note)
+            weights = WeightsOnDisk(screen, kept, options.accept_changes, event_log.note)
             return _supervise(event_log, kept, weights, hold=options.hold)
     return follow_to_ready(folder, lambda event: _show_event(event, screen))
 
@@ -276,7 +276,7 @@ def _find_bind(
 
 
 def _supervise(
-    event_log: EventLog, environment: Mapping[str, str], weights: Weights, *, hold: bool
+    event_log: EventLog, environment: Mapping[str, str], weights: WeightsOnDisk, *, hold: bool
 ) -> ExitCode:
     """Download and check the weights, then keep an engine running."""
     group = event_log.run.plan.group

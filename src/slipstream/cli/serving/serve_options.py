@@ -11,7 +11,7 @@ from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.planning import LaunchPlan
 from slipstream.serving.access.gate_file import GateRecording, read_rules
-from slipstream.serving.access.tls import Certificate
+from slipstream.serving.access.tls import TlsCertificate
 from slipstream.serving.learning import LearningTerms
 from slipstream.serving.run import Terms
 from slipstream.serving.service.systemd import USER, Service, is_hidden, render_unit
@@ -188,7 +188,7 @@ def _list_programs(command: Path) -> tuple[Path, ...]:
 
 def _list_files(plan: LaunchPlan) -> tuple[Path, ...]:
     """Return the local models, certificate folders and group secret that a plan reads."""
-    settings, certificate = plan.settings, Certificate.of(plan)
+    settings, certificate = plan.settings, TlsCertificate.of(plan)
     drafter = settings.speculation.drafter if settings.speculation else None
     named = [Path(one.value) for one in (settings.model, drafter) if one is not None]
     files = [certificate.file, certificate.key, certificate.authority] if certificate else []

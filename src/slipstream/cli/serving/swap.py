@@ -6,7 +6,7 @@ import re
 
 from slipstream.cli.options import RUN_HELP, OptionAdder, add_accept_changes, positive_number
 from slipstream.cli.screen import Screen
-from slipstream.cli.weights import Weights
+from slipstream.cli.weights import WeightsOnDisk
 from slipstream.errors import EngineError, ExitCode, InvalidInputError, UsageError
 from slipstream.reporting.serving.run import render_event
 from slipstream.serving.messages import ask
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         return _bound_drafts(folder, options.k, screen)
     previous = _find_previous(chosen) if options.back else None
     name = str(previous.folder) if previous else options.drafter
-    model = Weights(screen, os.environ, options.accept_changes).find(name, options.revision)
+    model = WeightsOnDisk(screen, os.environ, options.accept_changes).find(name, options.revision)
     shown = previous.name if previous else name
     if model.commit and not previous:
         shown += f"@{model.commit[:12]}"

@@ -12,7 +12,7 @@ from slipstream.fleet.record import Name, find_folder, is_of_fleet
 from slipstream.records import Record
 from slipstream.serving.run import RunFolder, find_runs_root, list_runs
 from slipstream.steering.ledger import SUPERVISOR_KEY, LedgerLine, read_ledger
-from slipstream.steering.swap_test import SwapTest, Verdict
+from slipstream.steering.swap_test import SwapTest, SwapVerdict
 
 MOST_BEFORE = 1000
 LEAST_TOKENS = 8
@@ -30,7 +30,7 @@ class RunVerdict(Record):
     schema_version: Literal[1] = 1
     run: str
     seconds: float
-    verdict: Verdict | None
+    verdict: SwapVerdict | None
     requests: int
     tokens_per_second: tuple[float, float] | None
 

@@ -18,7 +18,7 @@ from pydantic import Field
 from slipstream import __version__
 from slipstream.errors import InvalidInputError
 from slipstream.fleet.plan import MOST_INTERFACES, Interface, MachineView
-from slipstream.hardware import Surface, read_host, read_text
+from slipstream.hardware import ProbeSources, read_host, read_text
 from slipstream.hardware.surroundings import parse_port_state
 from slipstream.records import Record
 from slipstream.serving.weights.lock import WeightsLock, read_lock
@@ -63,7 +63,7 @@ class ModelPlace(Record):
     tree: FarFolder
 
 
-def describe_here(surface: Surface, models: Sequence[str]) -> MachineView:
+def describe_here(surface: ProbeSources, models: Sequence[str]) -> MachineView:
     """Return this machine as the fleet sees it, with the hashes of models that are here."""
     # Docker is no part of a plan, and asking it takes a while.
     host = read_host(replace(surface, run=lambda _: None))

@@ -28,7 +28,7 @@ Show = Callable[[str, str, str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CommandResult:
     """What a command on a machine left behind; all of it is a stranger's text."""
 
     code: int
@@ -63,7 +63,7 @@ class Stream(Protocol):
 class Transport(Protocol):
     def run(
         self, machine: str, argv: Words, *, stdin: bytes | None = None, timeout: float
-    ) -> Answer:
+    ) -> CommandResult:
         """Run a command to its end."""
 
     def send(self, machine: str, local: Path | bytes, remote: str) -> None:
@@ -74,7 +74,7 @@ class Transport(Protocol):
 
     def relay(
         self, source: str, giving: Words, machine: str, taking: Words, *, timeout: float
-    ) -> Answer:
+    ) -> CommandResult:
         """Hand one machine's output to another's input, and return what the taker said."""
 
 
@@ -138,7 +138,7 @@ class Machines:
         stdin: bytes | None = None,
         timeout: float = 60,
         variables: Words = (),
-    ) -> Answer:
+    ) -> CommandResult:
         """Run Slipstream on a machine; one that does not have it is an error."""
         command = name_command(self.fleet.machines[machine], words, variables)
         answer = self.transport.run(machine, command, stdin=stdin, timeout=timeout)
@@ -224,7 +224,7 @@ def name_request(request: Record) -> list[str]:
     return ["fleet", "far", type(request).__name__, "--json"]
 
 
-def read_answer(machine: str, answer: Answer, kind: type[AnyRecord]) -> AnyRecord:
+def read_answer(machine: str, answer: CommandResult, kind: type[AnyRecord]) -> AnyRecord:
     """Read a machine's answer as a record; anything else is an error that quotes it safely."""
     if len(answer.stdout) > MOST_RECORD_BYTES:
         raise UnreachableError(

@@ -26,7 +26,14 @@ from pydantic import AwareDatetime, Field, NonNegativeInt
 
 from slipstream.atomic_files import write_atomically
 from slipstream.errors import InvalidInputError, SlipstreamError, UnreachableError
-from slipstream.fleet.machines.commands import Answer, Machines, Stream, Transport, Words, escape
+from slipstream.fleet.machines.commands import (
+    CommandResult,
+    Machines,
+    Stream,
+    Transport,
+    Words,
+    escape,
+)
 from slipstream.fleet.record import Name
 from slipstream.records import Record, read_record
 
@@ -208,7 +215,7 @@ class _Guarded:
 
     def run(
         self, machine: str, argv: Words, *, stdin: bytes | None = None, timeout: float
-    ) -> Answer:
+    ) -> CommandResult:
         self.lease.require()
         return self.transport.run(machine, argv, stdin=stdin, timeout=timeout)
 
@@ -222,7 +229,7 @@ class _Guarded:
 
     def relay(
         self, source: str, giving: Words, machine: str, taking: Words, *, timeout: float
-    ) -> Answer:
+    ) -> CommandResult:
         self.lease.require()
         return self.transport.relay(source, giving, machine, taking, timeout=timeout)
 

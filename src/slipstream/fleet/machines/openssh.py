@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from slipstream.errors import MissingPartError, SlowError, UnreachableError
-from slipstream.fleet.machines.commands import Answer, Machines, Stream, Words, ask_all
+from slipstream.fleet.machines.commands import CommandResult, Machines, Stream, Words, ask_all
 from slipstream.fleet.record import Fleet
 
 MOST_BYTES = 32 << 20
@@ -74,7 +74,7 @@ class OpenSsh:
 
     def run(
         self, machine: str, argv: Words, *, stdin: bytes | None = None, timeout: float
-    ) -> Answer:
+    ) -> CommandResult:
         """Run a command to its end; one that takes too long or says too much is ended."""
         return self._finish(machine, self._begin(machine, argv, stdin), stdin, timeout)
 
@@ -96,7 +96,7 @@ class OpenSsh:
 
     def relay(
         self, source: str, giving: Words, machine: str, taking: Words, *, timeout: float
-    ) -> Answer:
+    ) -> CommandResult:
         giver = self._begin(source, giving, None, stderr=subprocess.DEVNULL)
         try:
             taker = self._begin(machine, taking, giver.stdout)
@@ -108,7 +108,7 @@ class OpenSsh:
                 giver.wait(10)
         finally:
             _end(giver)
-        return Answer(answer.code or giver.returncode, b"", answer.stderr)
+        return CommandResult(answer.code or giver.returncode, b"", answer.stderr)
 
     def close(self) -> None:
         if self.shared:
@@ -141,7 +141,7 @@ class OpenSsh:
 
     def _finish(
         self, machine: str, process: "subprocess.Popen[bytes]", stdin: bytes | None, timeout: float
-    ) -> Answer:
+    ) -> CommandResult:
         output, complaints = bytearray(), bytearray()
         threads = [
             threading.Thread(target=work, args=(process, *what), daemon=True)
@@ -169,12 +169,12 @@ class OpenSsh:
                 f"{machine}: more than {MOST_BYTES >> 20} MiB of output",
                 hint=f"{self.fleet.hint_ssh(machine)}, and check what it prints at login",
             )
-        answer = Answer(code, bytes(output), bytes(complaints))
+        answer = CommandResult(code, bytes(output), bytes(complaints))
         if code == _SSH_FAILED:
             raise self._explain(machine, answer)
         return answer
 
-    def _explain(self, machine: str, answer: Answer) -> UnreachableError:
+    def _explain(self, machine: str, answer: CommandResult) -> UnreachableError:
         said = answer.stderr.decode(errors="replace")
         names = {
             "machine": machine,
@@ -210,7 +210,9 @@ class SshStream:
     """A command on a machine whose lines are read as they come."""
 
     def __init__(
-        self, process: "subprocess.Popen[bytes]", explain: Callable[[Answer], UnreachableError]
+        self,
+        process: "subprocess.Popen[bytes]",
+        explain: Callable[[CommandResult], UnreachableError],
     ) -> None:
         self._process, self._explain, self._complaints = process, explain, bytearray()
         self._listening = threading.Thread(
@@ -227,7 +229,7 @@ class SshStream:
         with suppress(subprocess.TimeoutExpired):
             if self._process.wait(_END_SECONDS) == _SSH_FAILED:
                 self._listening.join(_END_SECONDS)
-                raise self._explain(Answer(_SSH_FAILED, b"", bytes(self._complaints)))
+                raise self._explain(CommandResult(_SSH_FAILED, b"", bytes(self._complaints)))
 
     def close(self) -> int | None:
         code = self._process.poll()

@@ -17,7 +17,7 @@ from slipstream.fleet.machines.commands import Machines, ask_all, escape, read_a
 from slipstream.fleet.plan import FleetPlan, PortRule
 from slipstream.fleet.running.status import RENEW_BEFORE, FleetStatus
 from slipstream.records import Record
-from slipstream.serving.support.checks import Check, Verdict
+from slipstream.serving.support.checks import Check, CheckVerdict
 from slipstream.serving.support.examination import Examination
 
 DOCTOR_SECONDS = 60
@@ -53,7 +53,7 @@ def examine_fleet(plan: FleetPlan, status: FleetStatus, far: Machines) -> FleetE
 
 
 def _describe_fault(fault: Fault) -> MachineCheck:
-    verdict: Verdict = "fault" if fault.verdict == "refuse" else "warning"
+    verdict: CheckVerdict = "fault" if fault.verdict == "refuse" else "warning"
     return _find(None, fault.code, fault.message, fault.hint, verdict)
 
 
@@ -106,7 +106,7 @@ def _list_certificate_checks(status: FleetStatus) -> Iterator[MachineCheck]:
             "slipstream fleet up, on the machine with the fleet's authority",
         )
         what = f"its certificate expires on {ends:%Y-%m-%d}, in {left.days} days"
-        soon: Verdict = "fault" if left.total_seconds() <= 0 else "warning"
+        soon: CheckVerdict = "fault" if left.total_seconds() <= 0 else "warning"
         found = _find(one.machine, "certificate", what, hint, soon)
         yield found if left < RENEW_BEFORE else _find(one.machine, "certificate", what)
 
@@ -177,9 +177,9 @@ def _find(
     subject: str,
     message: str,
     hint: str | None = None,
-    verdict: Verdict | None = None,
+    verdict: CheckVerdict | None = None,
 ) -> MachineCheck:
     """Return a check: a fault if there is something to do about it, unless said otherwise."""
-    found: Verdict = verdict or ("fault" if hint else "ok")
+    found: CheckVerdict = verdict or ("fault" if hint else "ok")
     check = Check(subject=subject, verdict=found, message=message, hint=hint)
     return MachineCheck(machine=machine, check=check)

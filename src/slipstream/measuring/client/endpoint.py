@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from slipstream.errors import EngineError, InvalidInputError
-from slipstream.serving.access.tls import Certificate
+from slipstream.serving.access.tls import TlsCertificate
 
 KEY_VARIABLE = "SLIPSTREAM_API_KEY"
 SILENCE_SECONDS = 600
@@ -32,7 +32,7 @@ class Endpoint:
     url: str
     key: str | None = field(default=None, repr=False)
     model: str | None = None
-    certificate: Certificate | None = None
+    certificate: TlsCertificate | None = None
 
     @property
     def base(self) -> httpx.URL:

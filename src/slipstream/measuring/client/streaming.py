@@ -15,7 +15,7 @@ import httpx
 from slipstream.measuring.client.completions import Request, list_drafts
 from slipstream.measuring.client.endpoint import SILENCE_SECONDS
 from slipstream.measuring.client.sample import Sample, ToolCall
-from slipstream.measuring.client.wire import Connection, Wire
+from slipstream.measuring.client.wire import HttpConnection, Wire
 
 ERROR_CHARACTERS = 300
 FAILED = ("abort", "error")
@@ -156,7 +156,7 @@ async def stream(
         return Sample(**asked, error=fault or f"cannot read the answer: {_shorten(odd)}")
 
 
-async def _wait(connection: Connection, done: asyncio.Future[None]) -> str | None:
+async def _wait(connection: HttpConnection, done: asyncio.Future[None]) -> str | None:
     """Wait for the answer's end; say what came before it: a long silence."""
     while not done.done():
         if time.monotonic() - connection.heard_at >= SILENCE_SECONDS:
@@ -166,7 +166,7 @@ async def _wait(connection: Connection, done: asyncio.Future[None]) -> str | Non
     return None
 
 
-def _find_refusal(connection: Connection) -> str | None:
+def _find_refusal(connection: HttpConnection) -> str | None:
     status = connection.reader.status
     if status == httpx.codes.OK:
         return None

@@ -90,7 +90,7 @@ class AnswerReader:
         return b"".join(pieces)
 
 
-class Connection(asyncio.BufferedProtocol):
+class HttpConnection(asyncio.BufferedProtocol):
     """A kept connection: one exchange at a time, each with a callback for its body."""
 
     def __init__(self, buffer: memoryview) -> None:
@@ -165,7 +165,7 @@ class Wire:
     def __init__(self, endpoint: Endpoint) -> None:
         self._base = endpoint.base
         self._ssl = endpoint.make_context()
-        self._idle: list[Connection] = []
+        self._idle: list[HttpConnection] = []
         # One for all: what a read brings is used up before the next.
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         fields = {
@@ -183,7 +183,7 @@ class Wire:
         return head.encode() + content
 
     @asynccontextmanager
-    async def borrow(self) -> AsyncIterator[Connection]:
+    async def borrow(self) -> AsyncIterator[HttpConnection]:
         """Return a kept connection or a new one; raises OSError."""
         connection = self._find_free() or await self._connect()
         try:
@@ -199,17 +199,17 @@ class Wire:
         while self._idle:
             self._idle.pop().close()
 
-    def _find_free(self) -> Connection | None:
+    def _find_free(self) -> HttpConnection | None:
         while self._idle:
             if (connection := self._idle.pop()).is_free:
                 return connection
             connection.close()
         return None
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> HttpConnection:
         port = self._base.port or (80 if self._ssl is None else 443)
         async with asyncio.timeout(CONNECT_SECONDS):
             _, connection = await asyncio.get_running_loop().create_connection(
-                lambda: Connection(self._buffer), self._base.host, port, ssl=self._ssl
+                lambda: HttpConnection(self._buffer), self._base.host, port, ssl=self._ssl
             )
         return connection

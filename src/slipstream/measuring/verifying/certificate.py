@@ -26,7 +26,7 @@ class Tolerance(Record):
     because: str
 
 
-class TwinCheck(Record):
+class AnswerCheck(Record):
     """Answers of two sides to the same prompts, compared with each other token by token.
 
     Where two part for the first time it is a tie, or beyond the tolerance a fault. `earliest`
@@ -80,7 +80,7 @@ class Findings(Record):
     """The results of every check; `counts` are those of the drafted engine."""
 
     tolerance: Tolerance
-    checks: tuple[TwinCheck, ...]
+    checks: tuple[AnswerCheck, ...]
     regrets: tuple[Regret, Regret]
     sampling: SamplingCheck
     calls: CallCheck

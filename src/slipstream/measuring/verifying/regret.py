@@ -1,9 +1,9 @@
-"""What the target itself makes of answers, asked by prefill, where nothing is drafted.
+"""How the target itself scores answers: by prefill, where nothing is drafted.
 
-One request an answer gives, at each place, the log-probability of the token that was emitted
-and of the best one. Their difference is the token's regret: 0 for greedy decoding, but for ties
-that rounding decides. vLLM reads nothing from its prefix cache for such a request. `Twins` compares
-answers to the same prompts: where they differ, and whether at a tie.
+One request per answer returns the log-probability of each emitted token and of the best one.
+Their difference is the token's regret: 0 for greedy decoding, but for ties that rounding decides.
+vLLM reads nothing from its prefix cache for such a request. `ArmAnswers` compares answers to the
+same prompts: where they differ, and whether at a tie.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,12 +18,12 @@ from slipstream.errors import EngineError
 from slipstream.measuring.client.completions import Answer, Request, ask, ask_all
 from slipstream.measuring.client.endpoint import Endpoint, call
 from slipstream.measuring.verifying.certificate import (
+    AnswerCheck,
     ArmName,
     Condition,
     Regret,
     Side,
     Tolerance,
-    TwinCheck,
 )
 from slipstream.measuring.verifying.sampling_check import Leading
 
@@ -206,14 +206,14 @@ def list_profiles(given: Given, profiles: Mapping[Key, Profile]) -> list[Profile
 
 
 @dataclass(frozen=True, slots=True)
-class Twins:
+class ArmAnswers:
     """The answers of both arms, the target's scores, and the gap up to which tokens are tied."""
 
     given: Mapping[ArmName, Given]
     profiles: Mapping[Key, Profile]
     gap: float
 
-    def list_checks(self) -> list[TwinCheck]:
+    def list_checks(self) -> list[AnswerCheck]:
         """Compare the arms with each other, and each against itself under other conditions."""
         conditions = self.given["plain"]
         sides: list[tuple[Side, Side]] = [(("plain", one), ("drafted", one)) for one in conditions]
@@ -236,7 +236,7 @@ class Twins:
                 if found is not None and not self._is_tie(found):
                     yield TokenFault(condition, name, twin, *found)
 
-    def _check(self, left: Side, right: Side) -> TwinCheck:
+    def _check(self, left: Side, right: Side) -> AnswerCheck:
         ours, theirs = self.given[left[0]][left[1]], self.given[right[0]][right[1]]
         if right[1] == "cached":
             ours = self.given[left[0]]["long"] | ours
@@ -244,7 +244,7 @@ class Twins:
         found = [find_difference(ours[name], theirs[name], self.profiles) for name in shared]
         differences = [one for one in found if one is not None]
         ties = sum(map(self._is_tie, differences))
-        return TwinCheck(
+        return AnswerCheck(
             left=left,
             right=right,
             prompts=len(shared),

@@ -30,8 +30,8 @@ from slipstream.measuring.verifying.regret import (
     FAILED,
     PINNED,
     Answers,
+    ArmAnswers,
     Given,
-    Twins,
     find_tolerance,
     list_profiles,
     read_leading,
@@ -163,10 +163,10 @@ class Verification:
         profiles = score_all(engine.url, answers, self._count("scored by prefill"))
         plain, drafted = (list_profiles(arm, profiles) for arm in given.values())
         tolerance = find_tolerance(engine.dtype, plain)
-        twins = Twins(given, profiles, tolerance.gap)
+        pairs = ArmAnswers(given, profiles, tolerance.gap)
         return Findings(
             tolerance=tolerance,
-            checks=tuple(twins.list_checks()),
+            checks=tuple(pairs.list_checks()),
             regrets=(
                 sum_up("plain", plain, tolerance.gap),
                 sum_up("drafted", drafted, tolerance.gap),
@@ -174,12 +174,12 @@ class Verification:
             sampling=sampling,
             calls=compare_calls(tolerance.gap).check(),
             counts=counts,
-            failure=self._find_failure(engine.url, loads, twins),
+            failure=self._find_failure(engine.url, loads, pairs),
         )
 
-    def _find_failure(self, url: str, loads: Loads, twins: Twins) -> Failure | None:
+    def _find_failure(self, url: str, loads: Loads, pairs: ArmAnswers) -> Failure | None:
         """Return the fault with the shortest prompt, shortened further if possible."""
-        found = min(twins.list_faults(), key=lambda one: len(one.answer.prompt_ids), default=None)
+        found = min(pairs.list_faults(), key=lambda one: len(one.answer.prompt_ids), default=None)
         if found is None:
             return None
         prompt, tried = found.answer.prompt_ids, found.condition != "constrained"
@@ -188,7 +188,7 @@ class Verification:
         self.say(
             f"a fault in {found.prompt_id} ({len(prompt)} tokens); looking for a shorter prompt"
         )
-        shorter = shrink(url, prompt, max_tokens=max_tokens, gap=twins.gap) if tried else None
+        shorter = shrink(url, prompt, max_tokens=max_tokens, gap=pairs.gap) if tried else None
         return Failure(
             condition=found.condition,
             prompt_id=found.prompt_id,

@@ -27,7 +27,7 @@ from slipstream.records import Record
 # How the target is what the drafter was made for: itself, by a card's base model, or by its name.
 Match = Literal["exact", "base", "name"]
 Origin = Literal["index", "recipe", "hub"]
-Verdict = Literal["fits", "does not fit", "cannot tell"]
+FitVerdict = Literal["fits", "does not fit", "cannot tell"]
 
 MATCHES: tuple[Match, ...] = ("exact", "base", "name")
 MOST_FROM_HUB = 8  # each is read, and anybody can be listed
@@ -56,7 +56,7 @@ class Candidate(Record):
     made_for: str
     match: Match
     found: Origin
-    verdict: Verdict
+    verdict: FitVerdict
     because: str
     measured_here: tuple[str, ...] = ()
     measured_elsewhere: tuple[str, ...] = ()
@@ -82,7 +82,7 @@ class DrafterList(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Find:
+class ListedDrafter:
     """A published drafter with how it was found, and what speaks against choosing it."""
 
     entry: PublishedDrafter
@@ -143,7 +143,7 @@ def _trace_bases(target: Checkpoint, library: Library) -> tuple[str, ...]:
     return tuple(bases)
 
 
-def _find_in_recipes(target: Checkpoint, library: Library) -> Iterator[Find]:
+def _find_in_recipes(target: Checkpoint, library: Library) -> Iterator[ListedDrafter]:
     """Yield the drafters of recipes for this target, the user's own recipes included."""
     for recipe in library.find_recipes(target.name):
         facts = recipe.drafter_facts
@@ -151,7 +151,7 @@ def _find_in_recipes(target: Checkpoint, library: Library) -> Iterator[Find]:
             entry = _publish(
                 recipe.target, recipe.drafter, facts.draft.family, f"recipe {recipe.name}"
             )
-            yield Find(entry.model_copy(update={"facts": facts}), "exact", "recipe")
+            yield ListedDrafter(entry.model_copy(update={"facts": facts}), "exact", "recipe")
 
 
 def _publish(
@@ -168,14 +168,16 @@ def _publish(
     )
 
 
-def _find_in_index(target: Checkpoint, bases: tuple[str, ...], library: Library) -> Iterator[Find]:
+def _find_in_index(
+    target: Checkpoint, bases: tuple[str, ...], library: Library
+) -> Iterator[ListedDrafter]:
     """Yield the index's drafters for this target, its base models, or models of its name."""
     for entry in library.load_drafters():
         if (match := match_target(entry.target, target.name, bases)) is not None:
             stem = entry.target.rpartition("/")[2].lower()
             other_build = match == "name" and stem != name_stem(entry.target)
             obstacle = f"trained for another build, {entry.target}" if other_build else None
-            yield Find(entry, match, "index", obstacle)
+            yield ListedDrafter(entry, match, "index", obstacle)
 
 
 def match_target(made_for: str, target: str, bases: tuple[str, ...]) -> Match | None:
@@ -191,7 +193,7 @@ def match_target(made_for: str, target: str, bases: tuple[str, ...]) -> Match | 
 
 def _find_on_hub(
     target: Checkpoint, bases: tuple[str, ...], listed: Iterable[HubDrafter]
-) -> Iterator[Find]:
+) -> Iterator[ListedDrafter]:
     for drafter in listed:
         matches = {base: match_target(base, target.name, bases) for base in drafter.base_models}
         known = [(match, base) for base, match in matches.items() if match]
@@ -207,12 +209,12 @@ def _find_on_hub(
         )
         if match == "name":
             obstacle = "it does not name this target as its base"
-        yield Find(entry, match, "hub", obstacle)
+        yield ListedDrafter(entry, match, "hub", obstacle)
 
 
-def _drop_repeated(finds: Iterable[Find]) -> list[Find]:
+def _drop_repeated(finds: Iterable[ListedDrafter]) -> list[ListedDrafter]:
     """Keep each drafter once, as the first source describes it."""
-    kept: dict[str, Find] = {}
+    kept: dict[str, ListedDrafter] = {}
     for find in finds:
         inside = f"{find.entry.method} of {find.entry.target}"
         kept.setdefault((find.entry.drafter or inside).lower(), find)
@@ -225,7 +227,7 @@ def _name_owner(name: str) -> str:
 
 def _evaluate(
     target: Checkpoint,
-    find: Find,
+    find: ListedDrafter,
     machine: str | None,
     library: Library,
     method: str | None,
@@ -255,7 +257,7 @@ def _evaluate(
 
 def _check_pair(
     target: Checkpoint, entry: PublishedDrafter, library: Library
-) -> tuple[Verdict, str, Checkpoint | None]:
+) -> tuple[FitVerdict, str, Checkpoint | None]:
     if entry.drafter is None:
         return "cannot tell", "its weights are part of the target's checkpoint", None
     if entry.method not in _PAIRED:
@@ -300,7 +302,9 @@ def _list_evidence(
     return here, tuple(recipe.name for recipe in measured if recipe.name not in here)
 
 
-def _find_obstacle(find: Find, verdict: Verdict, because: str, method: str | None) -> str | None:
+def _find_obstacle(
+    find: ListedDrafter, verdict: FitVerdict, because: str, method: str | None
+) -> str | None:
     """Return why `plan` must not choose a candidate, None if it may."""
     if verdict == "does not fit":
         return f"does not fit: {because}"
@@ -344,7 +348,7 @@ def _rank(candidate: Candidate, makers: Counter[str]) -> tuple[object, ...]:
 
 
 def _explain(
-    find: Find, machine: str | None, here: tuple[str, ...], elsewhere: tuple[str, ...]
+    find: ListedDrafter, machine: str | None, here: tuple[str, ...], elsewhere: tuple[str, ...]
 ) -> str:
     entry = find.entry
     made = f"{entry.maker} made it for"

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from pydantic import Field, JsonValue
 
-from slipstream.checkpoints.checkpoint import THINKING, Conversation
+from slipstream.checkpoints.checkpoint import THINKING, ConversationFacts
 from slipstream.checkpoints.pairing import Fault, warn
 from slipstream.planning.inputs import PlanInputs
 from slipstream.planning.settings import FLAGS, Choice, EngineSettings
@@ -60,7 +60,7 @@ class Family(Record):
     def writes(self, template: str) -> bool:
         return self.encoded or all(text in template for text in self.markers)
 
-    def reasons(self, conversation: Conversation | None, template: str | None) -> bool:
+    def reasons(self, conversation: ConversationFacts | None, template: str | None) -> bool:
         """Return whether this member of the family writes what the reasoning parser reads."""
         if self.needs_thinking_token and conversation and conversation.has_thinking_token is False:
             return False

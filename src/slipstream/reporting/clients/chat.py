@@ -1,19 +1,19 @@
 """A streamed answer for the terminal, accepted draft tokens in green, and its line of figures."""
 
-from slipstream.clients.arrival import Answer, Part
+from slipstream.clients.arrival import AnswerPart, ChatAnswer
 from slipstream.reporting.report import clean_text, show
 
 _GREEN, _PLAIN = "\033[32m", "\033[0m"
 
 
-def render_part(part: Part, *, colour: bool) -> str:
+def render_part(part: AnswerPart, *, colour: bool) -> str:
     """Return a part of an answer, nothing of which acts on a terminal."""
     drafted = part.drafted or 0 if colour else 0
     marked, rest = clean_text(part.text[:drafted]), clean_text(part.text[drafted:])
     return f"{_GREEN}{marked}{_PLAIN}{rest}" if marked else rest
 
 
-def render_figures(answer: Answer, *, colour: bool) -> str:
+def render_figures(answer: ChatAnswer, *, colour: bool) -> str:
     """Return an answer's figures, and under them what they leave open."""
     if answer.interrupted:
         return f"stopped after {answer.output_tokens} tokens"
@@ -37,7 +37,7 @@ def render_figures(answer: Answer, *, colour: bool) -> str:
     return "\n".join(lines)
 
 
-def _describe_steps(answer: Answer) -> str:
+def _describe_steps(answer: ChatAnswer) -> str:
     if answer.tokens_per_step is None and answer.tokens_per_chunk is not None:
         return f"at most {answer.tokens_per_chunk:.2f} tokens per step"
     return f"{show(answer.tokens_per_step, 2)} tokens per step"

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Sequence
 
 from slipstream.clients.config_files import Written
-from slipstream.clients.connection import Check, ClientList, Connection
+from slipstream.clients.connection import ClientList, Connection, ConnectionCheck
 from slipstream.reporting.report import align
 
 _STATES = {True: "works", False: "fails", None: "unknown"}
@@ -54,7 +54,7 @@ def _describe_written(file: Written) -> list[str]:
     return lines
 
 
-def render_checks(checks: Sequence[Check]) -> str:
+def render_checks(checks: Sequence[ConnectionCheck]) -> str:
     """List what was checked, with what to type where something fails."""
     rows = [(one.what, _STATES[one.works], one.message) for one in checks]
     hints = list(dict.fromkeys(one.hint for one in checks if one.hint and not one.works))

@@ -5,17 +5,17 @@ from typing import get_args
 
 from slipstream.measuring.contribution import Contribution, PlannedAgainstMeasured
 from slipstream.measuring.verifying.certificate import (
+    AnswerCheck,
     Certificate,
     Failure,
     Findings,
     Regret,
-    TwinCheck,
 )
 from slipstream.measuring.verifying.conformance.answers import (
     CallCheck,
     CallDifference,
+    CallVerdict,
     ParsedAnswer,
-    Verdict,
 )
 from slipstream.measuring.verifying.conformance.cases import REPORTS
 from slipstream.measuring.verifying.sampling_check import LEVEL
@@ -34,7 +34,7 @@ _AGAIN = {
     None: "Without the plain engine it cannot be tried again. Its prompt was:",
 }
 
-_CHECKS: dict[str, Callable[[TwinCheck], str]] = {
+_CHECKS: dict[str, Callable[[AnswerCheck], str]] = {
     "check": lambda one: one.name,
     "prompts": lambda one: str(one.prompts),
     "equal": lambda one: str(one.equal),
@@ -111,7 +111,7 @@ def _list_facts(findings: Findings) -> list[Row]:
 
 def _list_call_facts(calls: CallCheck) -> list[Row]:
     verdicts = [one.verdict for one in calls.differences]
-    counts = [f"{verdicts.count(one)} {one}" for one in get_args(Verdict)]
+    counts = [f"{verdicts.count(one)} {one}" for one in get_args(CallVerdict)]
     by_reason: dict[str, list[str]] = {}
     for name, why in calls.skipped.items():
         by_reason.setdefault(why, []).append(name)
@@ -163,7 +163,7 @@ def render_certificate_html(certificate: Certificate) -> str:
     return render_page(describe_certificate(certificate), [figure])
 
 
-def _draw_check(check: TwinCheck, top: float) -> str:
+def _draw_check(check: AnswerCheck, top: float) -> str:
     x = Scale(0, check.prompts or 1, 330, 700)
     parts = [write(0, top + 16, shorten(check.name, 320)), write(712, top + 16, _count(check))]
     begin = 0
@@ -180,7 +180,7 @@ def _draw_check(check: TwinCheck, top: float) -> str:
     return draw("g", *parts)
 
 
-def _count(check: TwinCheck) -> str:
+def _count(check: AnswerCheck) -> str:
     return f"{check.equal} equal, {check.ties} tied, {check.faults} at fault"
 
 

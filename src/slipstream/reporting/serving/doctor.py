@@ -3,7 +3,7 @@
 from slipstream.reporting.report import align
 from slipstream.serving.supervision.causes.diagnosis import Finding
 from slipstream.serving.support.bundle import BundleList
-from slipstream.serving.support.checks import Check, Verdict
+from slipstream.serving.support.checks import Check, CheckVerdict
 from slipstream.serving.support.examination import Diagnosis, Examination
 from slipstream.steering.flight import Flight
 
@@ -71,7 +71,7 @@ def _describe_finding(finding: Finding) -> list[str]:
     return [f"{finding.cause} ({finding.signature})", *align(rows, indent="  ")]
 
 
-def _count(examination: Examination, verdict: Verdict) -> str:
+def _count(examination: Examination, verdict: CheckVerdict) -> str:
     count = examination.count(verdict)
     return f"{count or 'no'} {verdict}{'' if count == 1 else 's'}"
 

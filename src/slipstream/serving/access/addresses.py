@@ -7,7 +7,7 @@ from pathlib import Path
 
 from slipstream.errors import InvalidInputError
 from slipstream.planning.plan import LaunchPlan
-from slipstream.serving.access.tls import Certificate
+from slipstream.serving.access.tls import TlsCertificate
 from slipstream.serving.supervision.engine_process import find_host
 
 ANSWER_SECONDS = 0.5
@@ -21,11 +21,11 @@ class Address:
     host: str
     port: int
     socket: str | None = None
-    certificate: Certificate | None = None
+    certificate: TlsCertificate | None = None
 
     @classmethod
     def of(cls, plan: LaunchPlan) -> "Address":
-        settings, certificate = plan.settings, Certificate.of(plan)
+        settings, certificate = plan.settings, TlsCertificate.of(plan)
         scheme = "http" if certificate is None else "https"
         if settings.uds is not None:
             return cls(f"{scheme}://localhost", "", 0, settings.uds.value, certificate)

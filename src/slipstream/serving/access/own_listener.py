@@ -25,7 +25,7 @@ Watch = Callable[[str, dict[str, Any]], Awaitable[None]]
 _CONNECTED = ("connection.connect_tcp.complete", "connection.connect_unix_socket.complete")
 
 
-class StrangerError(httpx.ConnectError):
+class ForeignListenerError(httpx.ConnectError):
     """Another process listens at the engine's address, or none does."""
 
 
@@ -53,10 +53,10 @@ class OwnListener:
             if event == "connection.connect_tcp.started":
                 before = self._find_held()
                 if not before:
-                    raise StrangerError(f"our engine does not listen at {self.address.url}")
+                    raise ForeignListenerError(f"our engine does not listen at {self.address.url}")
             elif event in _CONNECTED and not self._is_ours(info["return_value"], before):
                 await info["return_value"].aclose()
-                raise StrangerError(f"our engine does not listen at {self.address.url}")
+                raise ForeignListenerError(f"our engine does not listen at {self.address.url}")
 
         return check
 

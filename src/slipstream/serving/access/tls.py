@@ -42,17 +42,17 @@ class PinnedContext(ssl.SSLContext):
     an engine without `--enable-ssl-refresh` goes on with the one it started with.
     """
 
-    _certificate: "Certificate"
+    _certificate: "TlsCertificate"
     _trusted: set[str]
 
-    def __new__(cls, certificate: "Certificate") -> Self:
+    def __new__(cls, certificate: "TlsCertificate") -> Self:
         context = super().__new__(cls, ssl.PROTOCOL_TLS_CLIENT)
         context._certificate, context._trusted = certificate, set()
         context.check_hostname = False
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME
         return context
 
-    def __init__(self, certificate: "Certificate") -> None:
+    def __init__(self, certificate: "TlsCertificate") -> None:
         super().__init__()
         self._trust(_read_leaf(certificate.file))
 
@@ -79,7 +79,7 @@ class PinnedContext(ssl.SSLContext):
 
 
 @dataclass(frozen=True, slots=True)
-class Certificate:
+class TlsCertificate:
     """The certificate and key files of an engine; `authority` signs those of its clients."""
 
     file: Path

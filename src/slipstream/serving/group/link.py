@@ -43,7 +43,7 @@ LEAST_BYTES = 32
 MOST_SECRET_BYTES = 1024
 
 
-class Order(Record):
+class HeadOrder(Record):
     """What the head wants: a generation of the engine that runs, or none."""
 
     kind: Literal["order"] = "order"
@@ -55,7 +55,7 @@ class Order(Record):
     message: Message = ""
 
 
-class Report(Record):
+class RankReport(Record):
     """What a rank that follows has: the generation that runs, and how the last one ended.
 
     `idle_after` is the generation that the head ended last, by an order that this rank has heard:
@@ -83,7 +83,7 @@ class Heartbeat(Record):
     session: Session
     echo: Session | None
     number: NonNegativeInt
-    body: Annotated[Order | Report, Field(discriminator="kind")]
+    body: Annotated[HeadOrder | RankReport, Field(discriminator="kind")]
 
 
 def sign(beat: Heartbeat, secret: bytes) -> bytes:
@@ -153,7 +153,7 @@ class GroupLink(asyncio.DatagramProtocol):
         self,
         group: Group,
         secret: bytes,
-        say: Callable[[], Order | Report],
+        say: Callable[[], HeadOrder | RankReport],
         clock: Callable[[], float] = time.monotonic,
         keep: Keep = _repeat,
     ) -> None:
@@ -235,7 +235,7 @@ class GroupLink(asyncio.DatagramProtocol):
         place = (beat.group, beat.receiver, beat.sender in self._peers)
         if place != (self.group.name, self.group.rank, True):
             return False
-        wanted = Order if beat.sender == 0 else Report
+        wanted = HeadOrder if beat.sender == 0 else RankReport
         member = self.group.members[beat.sender]
         return isinstance(beat.body, wanted) and addr[0] == member.address
 

@@ -30,8 +30,8 @@ from slipstream.serving.supervision.run_socket import RunSocket
 from slipstream.serving.supervision.watching.watchdog import (
     LOOK_EVERY_SECONDS,
     STUCK_AFTER_SECONDS,
+    EngineObservation,
     MemoryGuard,
-    Observation,
     assess,
     should_probe,
 )
@@ -322,7 +322,7 @@ class EngineLife:
         elif health.ready and self.event_log.run.state == "warming":
             self._become_ready(f"ready again: {health.reason}")
 
-    def _follow_probe(self, seen: Observation) -> None:
+    def _follow_probe(self, seen: EngineObservation) -> None:
         if (probe := self._probe) is not None and probe.done():
             self._probe = None
             if probe.result():
@@ -345,11 +345,11 @@ class EngineLife:
         before, self._counted = self._counted or counted, counted
         return counted[0] - before[0] <= STUCK_AFTER_SECONDS and counted[1] > before[1]
 
-    def _observe(self) -> Observation:
+    def _observe(self) -> EngineObservation:
         counts = self._socket.counts or GateCounts(pid=0)
         last_sign = max(counts.last_token or 0.0, self._probed_well_at or 0.0)
         self._failures = [at for at in self._failures if at > last_sign]
-        return Observation(
+        return EngineObservation(
             now=time.monotonic(),
             in_flight=counts.in_flight,
             last_token_at=counts.last_token,

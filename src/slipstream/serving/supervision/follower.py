@@ -12,7 +12,7 @@ from typing import cast
 from slipstream.errors import EngineError
 from slipstream.planning.group import Group
 from slipstream.planning.plan import LaunchPlan
-from slipstream.serving.group.link import SILENT_AFTER_SECONDS, Order, Report
+from slipstream.serving.group.link import SILENT_AFTER_SECONDS, HeadOrder, RankReport
 from slipstream.serving.kept_logs import find_place
 from slipstream.serving.run import State
 from slipstream.serving.supervision.causes.diagnosis import Cause
@@ -45,7 +45,7 @@ class Head(Peers):
         # The generation that runs, or ran last, and the session of the head that ordered it.
         self._session: str | None = None
         self._running: int | None = None
-        self._end = Report()
+        self._end = RankReport()
         self._leaves = False
         # The head's session, and the generation after which it ordered an end.
         self._idle_after: tuple[str | None, int] | None = None
@@ -108,7 +108,7 @@ class Head(Peers):
 
     def report(self, cause: Cause | None, message: str) -> None:
         text = message[:SHOWN_CHARACTERS]
-        self._end = Report(ended=self._running, cause=cause, message=text)
+        self._end = RankReport(ended=self._running, cause=cause, message=text)
         self._running = None
         self._link.send()
 
@@ -118,9 +118,9 @@ class Head(Peers):
         order = self._hear()[1]
         return order.state if order else None
 
-    def _say(self) -> Report:
+    def _say(self) -> RankReport:
         session, _ = self._hear()
-        last = self._end if session == self._session else Report()
+        last = self._end if session == self._session else RankReport()
         head, idle_after = self._idle_after or (None, None)
         now = {
             "head": session,
@@ -130,9 +130,9 @@ class Head(Peers):
         }
         return last.model_copy(update=now)
 
-    def _hear(self) -> tuple[str | None, Order | None]:
+    def _hear(self) -> tuple[str | None, HeadOrder | None]:
         beat = self._link.hear(0)
-        return (beat.session, cast(Order, beat.body)) if beat is not None else (None, None)
+        return (beat.session, cast(HeadOrder, beat.body)) if beat is not None else (None, None)
 
 
 class FollowerLife(EngineLife):

@@ -39,7 +39,7 @@ _CLOSED = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
 
 
 @dataclass(frozen=True, slots=True)
-class Generation:
+class GeneratedText:
     prompt_tokens: int
     tokens: int
     seconds: float
@@ -54,7 +54,7 @@ class Generation:
 class Proof:
     """A generation with its counts of drafts and accepted tokens."""
 
-    generation: Generation
+    generation: GeneratedText
     drafts: int
     accepted: int
 
@@ -153,7 +153,7 @@ class Asker:
         *,
         extra: Mapping[str, Any] | None = None,
         timeout: float = ANSWER_SECONDS,
-    ) -> Generation:
+    ) -> GeneratedText:
         body = {
             "model": self._model,
             "prompt": prompt,
@@ -175,7 +175,7 @@ class Asker:
             raise EngineError(
                 f"a generation of {max_tokens} tokens failed: {why}", hint="slipstream logs"
             ) from fault
-        return Generation(*counted, time.monotonic() - began)
+        return GeneratedText(*counted, time.monotonic() - began)
 
     async def count_drafts(self) -> tuple[int, int]:
         found = await self._read_figures(ANSWER_SECONDS)

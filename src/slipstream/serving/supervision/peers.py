@@ -14,8 +14,8 @@ from slipstream.planning.group import Group
 from slipstream.serving.group.link import (
     SILENT_AFTER_SECONDS,
     GroupLink,
-    Order,
-    Report,
+    HeadOrder,
+    RankReport,
     read_secret,
 )
 from slipstream.serving.supervision.causes.diagnosis import Cause
@@ -132,9 +132,9 @@ class Followers(Peers):
     def _ranks(self) -> Sequence[int]:
         return range(1, len(self._group.members))
 
-    def _say(self) -> Order:
+    def _say(self) -> HeadOrder:
         run = self._event_log.run
-        return Order(
+        return HeadOrder(
             generation=self._generation,
             runs=self._runs,
             rungs=run.rungs,
@@ -143,9 +143,9 @@ class Followers(Peers):
             message=self._message,
         )
 
-    def _read(self, rank: int) -> Report | None:
+    def _read(self, rank: int) -> RankReport | None:
         beat = self._link.hear(rank)
-        return beat.body if beat is not None and isinstance(beat.body, Report) else None
+        return beat.body if beat is not None and isinstance(beat.body, RankReport) else None
 
     def _is_idle(self, rank: int) -> bool:
         report = self._read(rank)
@@ -172,6 +172,8 @@ class Followers(Peers):
             raise Death("rank-lost", f"{name} did not start its engine in {seconds:.0f} s")
 
 
-def make_link(event_log: EventLog, group: Group, say: Callable[[], Order | Report]) -> GroupLink:
+def make_link(
+    event_log: EventLog, group: Group, say: Callable[[], HeadOrder | RankReport]
+) -> GroupLink:
     secret = read_secret(Path(group.secret_file).expanduser())
     return GroupLink(group, secret, say, keep=event_log.keep_looking)

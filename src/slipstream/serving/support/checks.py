@@ -16,7 +16,7 @@ from slipstream.records import Record, read_record
 from slipstream.serving.access.gate_file import GateSettings, is_loopback
 from slipstream.serving.access.keys import find_key_file, read_keys
 from slipstream.serving.access.listeners import Listener, list_engines, list_open_listeners
-from slipstream.serving.access.tls import Certificate
+from slipstream.serving.access.tls import TlsCertificate
 from slipstream.serving.run import Run, RunFolder, is_alive
 from slipstream.serving.supervision.engine_session import list_session
 from slipstream.serving.support.advisories import Lookup
@@ -29,14 +29,14 @@ from slipstream.user_folders import (
     slipstream_cache,
 )
 
-Verdict = Literal["ok", "warning", "fault"]
+CheckVerdict = Literal["ok", "warning", "fault"]
 
 
 class Check(Record):
     """The result of one check; one that is not ok has a hint."""
 
     subject: str
-    verdict: Verdict
+    verdict: CheckVerdict
     message: str
     details: tuple[str, ...] = ()
     hint: str | None = None
@@ -146,7 +146,7 @@ def _list_tls(site: Site) -> tuple[set[Path], set[Path]]:
     keys, certificates = set[Path](), set[Path]()
     for _, run in site.runs:
         with suppress(InvalidInputError):  # It is reported with the certificates.
-            if (found := Certificate.of(run.plan)) is not None:
+            if (found := TlsCertificate.of(run.plan)) is not None:
                 keys.add(found.key or found.file)
                 certificates.add(found.file)
     return keys, certificates - keys
@@ -219,7 +219,7 @@ def check_certificates(site: Site) -> Iterator[Check]:
         if not is_alive(run.supervisor, site.proc):
             continue
         try:
-            certificate = Certificate.of(run.plan)
+            certificate = TlsCertificate.of(run.plan)
             warnings = certificate.check(site.now) if certificate else ()
         except InvalidInputError as found:
             yield fault("network", found.message, found.hint)

@@ -36,8 +36,8 @@ from slipstream.serving.support.advisories import (
 )
 from slipstream.serving.support.checks import (
     Check,
+    CheckVerdict,
     Site,
-    Verdict,
     check_certificates,
     check_listeners,
     check_modes,
@@ -83,7 +83,7 @@ class Examination(Record):
     checks: tuple[Check, ...]
     diagnosis: Diagnosis | None = None
 
-    def count(self, verdict: Verdict) -> int:
+    def count(self, verdict: CheckVerdict) -> int:
         return sum(check.verdict == verdict for check in self.checks)
 
 

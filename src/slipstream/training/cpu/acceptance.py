@@ -18,7 +18,7 @@ from slipstream.errors import InvalidInputError
 from slipstream.steering.drafts import Drafts
 from slipstream.training.cpu.batches import (
     Geometry,
-    Part,
+    SamplePart,
     States,
     TrainSample,
     list_samples,
@@ -35,7 +35,7 @@ Rights = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Material:
+class SplitSamples:
     """What the first stages left: samples on both sides of the split, with their states."""
 
     training: list[TrainSample]
@@ -44,7 +44,7 @@ class Material:
     geometry: Geometry
 
 
-def read_material(settings: TrainSettings, folder: TrainFolder, hidden_size: int) -> Material:
+def read_material(settings: TrainSettings, folder: TrainFolder, hidden_size: int) -> SplitSamples:
     """Read what the first stages left; held-out samples come in the order of the prompts."""
     samples = list_samples(read_responses(folder.responses))
     by_id = {sample.id: sample for sample in samples}
@@ -63,7 +63,7 @@ def read_material(settings: TrainSettings, folder: TrainFolder, hidden_size: int
             hint="train with a larger --max-tokens, or with shorter prompts",
         )
     width = len(settings.design.target_layer_ids) * hidden_size
-    return Material(
+    return SplitSamples(
         training=sorted(training, key=lambda sample: sample.number),
         held_out=dict(sorted(held_out.items())),
         states=open_states(folder.states, samples, width),
@@ -77,7 +77,7 @@ def read_material(settings: TrainSettings, folder: TrainFolder, hidden_size: int
     )
 
 
-def evaluate_kinds(model: Any, material: Material, limit: int) -> dict[str, list[Rights]]:
+def evaluate_kinds(model: Any, material: SplitSamples, limit: int) -> dict[str, list[Rights]]:
     """Evaluate a drafter on the first held-out samples of every kind."""
     return {
         kind: [
@@ -126,7 +126,7 @@ def _evaluate_rows(
     import torch
 
     own = replace(geometry, rows=1, context=len(sample.tokens))
-    whole = Part(0, sample, 0, own.context)
+    whole = SamplePart(0, sample, 0, own.context)
     batch = stack(
         [
             make_row([whole], [(whole, place) for place in places], states, own)

@@ -48,7 +48,7 @@ class TrainSample:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SamplePart:
     """Tokens `first` to `end` of a sequence, in a row from its `start` on."""
 
     start: int
@@ -61,7 +61,7 @@ class Part:
         return slice(self.start, self.start + self.end - self.first)
 
 
-Anchor = tuple[Part, int]
+Anchor = tuple[SamplePart, int]
 
 
 class States(Protocol):
@@ -136,12 +136,12 @@ def pack_rows(
     sample, done = next(order), 0
     while True:
         candidates: list[Anchor] = []
-        parts: list[Part] = []
+        parts: list[SamplePart] = []
         start = 0
         while geometry.context - start > geometry.block:
             first = max(0, done - geometry.context // SHARE_READ_AGAIN)
             end = min(len(sample.tokens), first + geometry.context - start)
-            part = Part(start, sample, first, end)
+            part = SamplePart(start, sample, first, end)
             parts.append(part)
             places = range(max(done, sample.response_start), min(end, len(sample.tokens) - 1))
             candidates += [(part, place) for place in places]
@@ -155,7 +155,7 @@ def pack_rows(
 
 
 def make_row(
-    parts: Sequence[Part], anchors: Sequence[Anchor], states: States, geometry: Geometry
+    parts: Sequence[SamplePart], anchors: Sequence[Anchor], states: States, geometry: Geometry
 ) -> Batch:
     """Return one row; an anchor is the part that it lies in, and its place in the sequence."""
     block, context = geometry.block, geometry.context

@@ -22,7 +22,7 @@ TAUGHT_SHARE = 0.9
 def compute_loss(drafted: Any, head: Any, labels: tuple[Any, ...], block: int) -> Any:
     """Return the weighed loss of drafts, [blocks * places, hidden].
 
-    `labels` are those of `Candidates.pick`. A draft learns mostly how likely the target's choices
+    `labels` are those of `SampledVocabulary.pick`. A draft learns mostly how likely the target's choices
     are, as far as the softmax has them, and a little which one the text has.
     """
     import torch
@@ -52,7 +52,7 @@ def weigh(surprise: Any, counted: Any, places: int) -> Any:
 
 
 @dataclass(slots=True)
-class Candidates:
+class SampledVocabulary:
     """The tokens of a step's softmax: the frequent ones and a sample of the rest."""
 
     frequent: Any
@@ -62,7 +62,7 @@ class Candidates:
     @classmethod
     def count(
         cls, samples: Sequence[TrainSample], vocabulary: int, generator: np.random.Generator
-    ) -> "Candidates":
+    ) -> "SampledVocabulary":
         """Find the frequent tokens of the responses."""
         counts: Counter[int] = Counter()
         for sample in samples:

@@ -7,7 +7,7 @@ from typing import Any
 
 from slipstream.errors import InvalidInputError
 from slipstream.training.cpu.acceptance import (
-    Material,
+    SplitSamples,
     average_everywhere,
     evaluate_kinds,
     read_material,
@@ -96,7 +96,9 @@ def train_drafter(run: TrainRun, space: Workspace) -> tuple[TrainRun, Figures]:
     return run.model_copy(update={"curve": tuple(curve)}), figures
 
 
-def _make_model(settings: TrainSettings, space: Workspace, material: Material) -> tuple[Any, str]:
+def _make_model(
+    settings: TrainSettings, space: Workspace, material: SplitSamples
+) -> tuple[Any, str]:
     """Return the drafter to train, and what it starts from."""
     target, design = space.target_folder, settings.design
     scale = measure_scale(material.states, material.training)

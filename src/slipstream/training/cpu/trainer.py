@@ -27,7 +27,7 @@ from slipstream.training.cpu.batches import (
     draw_batches,
 )
 from slipstream.training.cpu.forward import run_drafter, to_tensors
-from slipstream.training.cpu.loss import Candidates, compute_loss
+from slipstream.training.cpu.loss import SampledVocabulary, compute_loss
 from slipstream.training.run import Schedule
 
 CHECKPOINT_EVERY_SECONDS = 120
@@ -57,7 +57,7 @@ class Trainer:
         compiled = self.schedule.compiled and shutil.which("c++") is not None
         self.compiled = torch.compile(compute, dynamic=False) if compiled else compute
 
-    def take_step(self, batch: Batch, choice: Candidates) -> float:
+    def take_step(self, batch: Batch, choice: SampledVocabulary) -> float:
         import torch
 
         rate = self.schedule.rate_at(self.step)
@@ -156,7 +156,7 @@ def train(
     if checkpoint.exists():
         trainer.load(checkpoint)
     generator = np.random.default_rng([schedule.seed, trainer.step])
-    choice = Candidates.count(samples, model.lm_head.weight.shape[0], generator)
+    choice = SampledVocabulary.count(samples, model.lm_head.weight.shape[0], generator)
     batches = draw_batches(samples, states, geometry, generator)
     started = saved = time.monotonic()
     while trainer.step < schedule.steps:

@@ -28,7 +28,7 @@ from slipstream.vllm_plugin.gate.answers import (
     try_later,
     with_length,
 )
-from slipstream.vllm_plugin.gate.answers.records import Recorder
+from slipstream.vllm_plugin.gate.answers.records import RequestRecorder
 from slipstream.vllm_plugin.gate.answers.tokens import AnswerTokens
 from slipstream.vllm_plugin.gate.answers.view import (
     ASK_PASSWORD,
@@ -49,7 +49,7 @@ from slipstream.vllm_plugin.gate.callers.key_ring import (
     require_scope,
 )
 from slipstream.vllm_plugin.gate.connections import bound_connections, give_way, hold_place
-from slipstream.vllm_plugin.gate.constraints.forms import Form
+from slipstream.vllm_plugin.gate.constraints.forms import ConstraintForm
 from slipstream.vllm_plugin.gate.constraints.measuring import Constraints
 from slipstream.vllm_plugin.gate.requests.body import (
     BodyMemory,
@@ -130,7 +130,7 @@ class Gate:
         self._limits = CallerLimits()
         self._memory = BodyMemory()
         self._shares = FairShares(self.settings.seats, self.run.accounting)
-        self._recorder = Recorder(self.settings.recording)
+        self._recorder = RequestRecorder(self.settings.recording)
         self._pace = RefusalPace(self.settings.refusals_per_second)
         self._constraints = Constraints()
         self._shapes = Shapes()
@@ -315,7 +315,7 @@ class Gate:
 
     def _check_body(
         self, body: bytes, caller: Caller, path: str, identity: str, drafts: bool
-    ) -> _CheckedRequest | list[Form]:
+    ) -> _CheckedRequest | list[ConstraintForm]:
         """Check the body against the rules, or return the forms that are to be measured first.
 
         The parsed document, which is large, is not kept.

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from slipstream.vllm_plugin.steering.step_costs import StepCosts, Work
+from slipstream.vllm_plugin.steering.step_costs import StepCosts, StepWork
 from slipstream.vllm_plugin.steering.survival import Survival
 
 BETTER_BY = 1.02
@@ -73,10 +73,10 @@ class Estimate(NamedTuple):
     known: bool
 
 
-class Step(NamedTuple):
+class MeasuredStep(NamedTuple):
     """One step of the engine: its work, its tokens, and how many of them were copied."""
 
-    work: Work
+    work: StepWork
     tokens: int
     seconds: float
     copies: int = 0
@@ -128,7 +128,7 @@ class DraftLength:
         self.chosen = self._usual if self._trying is None else self._trying
         return self.chosen
 
-    def observe(self, step: Step) -> None:
+    def observe(self, step: MeasuredStep) -> None:
         """Learn from a step, and charge it if it was one of a try."""
         self.costs.observe(step.work, step.seconds)
         self.survival.steps += 1
@@ -193,7 +193,7 @@ class DraftLength:
         share = self._drafted_share
         kept = sequences * (self._copied + share * verified)
         verifying = 1.0 if length else self._copying
-        work = Work(sequences, verified=kept, width=length, verifying=verifying)
+        work = StepWork(sequences, verified=kept, width=length, verifying=verifying)
         seconds, doubt = self.costs.expect(work), self.costs.doubt(work)
         tokens = 1 + self._copied_accepted + share * gained
         hoped = tokens + share * HOPE * error
@@ -257,7 +257,7 @@ class DraftLength:
             self._trying, self._left, self._since = hoped.length, TRY_STEPS - 1, 0
             self._charged = TRY_STEPS + 1  # The last drafts are verified a step later.
 
-    def _charge(self, step: Step) -> None:
+    def _charge(self, step: MeasuredStep) -> None:
         """Charge what a step of a try took beyond what its tokens take as usual."""
         if not step.work.sequences:
             return

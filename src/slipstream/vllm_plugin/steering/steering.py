@@ -33,10 +33,10 @@ from slipstream.vllm_plugin.steering.choosing import (
     Generating,
     find_most_constrained,
 )
-from slipstream.vllm_plugin.steering.draft_length import DraftLength, Step
+from slipstream.vllm_plugin.steering.draft_length import DraftLength, MeasuredStep
 from slipstream.vllm_plugin.steering.flight_recorder import FlightRecorder
 from slipstream.vllm_plugin.steering.request_ledger import RequestLedger
-from slipstream.vllm_plugin.steering.step_costs import Work
+from slipstream.vllm_plugin.steering.step_costs import StepWork
 from slipstream.vllm_plugin.supervisor_link import SupervisorLink
 
 LEDGER = "ledger.jsonl"
@@ -212,8 +212,8 @@ class Steering:
         if seconds is None:
             return
         verified, generating = sum(drafted), sum(map(bool, tokens))
-        step = Step(
-            work=Work(
+        step = MeasuredStep(
+            work=StepWork(
                 generating,
                 prompt=sum(scheduled.values()) - verified - generating,
                 verified=verified,
@@ -229,7 +229,7 @@ class Steering:
         self.control.observe(step)
         self._record(step, waiting, cache)
 
-    def _record(self, step: Step, waiting: int, cache: float) -> None:
+    def _record(self, step: MeasuredStep, waiting: int, cache: float) -> None:
         self._steps += 1
         self._running, self._waiting, self._cache = int(step.work.rows or 0), waiting, cache
         self._step_seconds += (step.seconds - self._step_seconds) * (

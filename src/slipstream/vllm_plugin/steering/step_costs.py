@@ -29,7 +29,7 @@ RECALLED = 0.25
 _TOKEN, _ROW, _VERIFYING = 1, 3, 4
 
 
-class Work(NamedTuple):
+class StepWork(NamedTuple):
     """What a step does: sequences that generate, prompt and draft tokens, the width drafted."""
 
     sequences: float
@@ -53,7 +53,7 @@ class StepCosts:
         self._moment = np.zeros(len(ASSUMED))
         self._fastest = inf
 
-    def observe(self, work: Work, seconds: float) -> None:
+    def observe(self, work: StepWork, seconds: float) -> None:
         """Learn from one step."""
         self.steps += 1
         if self.steps <= WARM_UP_STEPS:
@@ -80,11 +80,11 @@ class StepCosts:
             weights -= missing * covariance[:, place]
         self.weights, self.covariance = np.maximum(weights, 0.0), covariance
 
-    def expect(self, work: Work) -> float:
+    def expect(self, work: StepWork) -> float:
         """Return the seconds that such a step takes now; nothing that it does takes less than 0."""
         return max(1e-6, float(_describe(work) @ self.weights))
 
-    def doubt(self, work: Work) -> float:
+    def doubt(self, work: StepWork) -> float:
         """Return the standard error of what is expected, in seconds."""
         if not self._fastest < inf:
             return inf
@@ -124,7 +124,7 @@ class StepCosts:
         self._solve()
 
 
-def _describe(work: Work) -> np.ndarray:
+def _describe(work: StepWork) -> np.ndarray:
     """A fixed part, tokens, of drafting a fixed part and the rows, a fixed part of verifying.
 
     With one batch all the time its tokens cannot be told from the fixed part. Those of prompts can,

@@ -11,7 +11,7 @@ from slipstream.errors import ExitCode
 from slipstream.fleet.balancer.control import BackendState, BackendStatus, BalancerStatus
 from slipstream.fleet.far_side.connections import LinkFigures
 from slipstream.fleet.far_side.evaluation import RunVerdict
-from slipstream.fleet.machines.commands import Answer
+from slipstream.fleet.machines.commands import CommandResult
 from slipstream.fleet.record import Fleet, read_fleet
 from slipstream.measuring.client.engine_metrics import EngineCounts
 from slipstream.measuring.verifying.certificate import Regret
@@ -19,7 +19,7 @@ from slipstream.measuring.verifying.served_check import ServedCheck
 from slipstream.planning import LaunchPlan
 from slipstream.serving.access.keys import make_key
 from slipstream.serving.run_status import RunStatus
-from slipstream.serving.swaps import ServedDrafter, Swap, Trial
+from slipstream.serving.swaps import ServedDrafter, Swap, SwapTrial
 from tests.unit.cli.pairs import write_pair
 from tests.unit.fleet.far_machines import (
     NOW,
@@ -60,7 +60,7 @@ class Site:
         self.worse, self.refused = set[str](), set[tuple[str, str]]()
         self.verdicts: dict[str, RunVerdict] = {}
         # What some verb or request is answered with, whoever is asked.
-        self.answers: dict[str, Answer] = {}
+        self.answers: dict[str, CommandResult] = {}
         self.log: list[str] = []
 
     def read(self, machine: str, name: str) -> bytes | None:
@@ -92,17 +92,17 @@ class Site:
         folder = Path(self.plans[machine].drafter or "")
         return ServedDrafter(name=folder.name.replace("drafter", "old"), folder=folder, since=NOW)
 
-    def reply(self, machine: str, words: list[str], stdin: bytes | None) -> Answer:
+    def reply(self, machine: str, words: list[str], stdin: bytes | None) -> CommandResult:
         verb = words[0]
         if verb in self.answers:
             return self.answers[verb]
         request = json.loads(stdin) if stdin and verb[0].isupper() else {}
         method = getattr(self, f"_{verb.lower()}", None)
         answer = method(machine, words, request) if method else say("1.0\n")
-        assert isinstance(answer, Answer)
-        return Answer(answer.code, GREETING + answer.stdout, answer.stderr)
+        assert isinstance(answer, CommandResult)
+        return CommandResult(answer.code, GREETING + answer.stdout, answer.stderr)
 
-    def _sh(self, machine: str, words: list[str], _: object) -> Answer:
+    def _sh(self, machine: str, words: list[str], _: object) -> CommandResult:
         files = self.far.files
         if ".next" in words[2]:
             for name in words[4:]:
@@ -113,7 +113,7 @@ class Site:
             return say("", 3)
         return say(f"{mark}\n".encode() + found)
 
-    def _describemachine(self, machine: str, *_: object) -> Answer:
+    def _describemachine(self, machine: str, *_: object) -> CommandResult:
         number = NUMBERS[machine]
         seen = view(number, address=f"10.0.0.{number}")
         # One of them has an address for clients besides.
@@ -121,25 +121,27 @@ class Site:
         interfaces = (*seen.interfaces, *([more] if machine == "one" else []))
         return say(seen.model_copy(update={"interfaces": interfaces}).to_json())
 
-    def _servelink(self, *_: object) -> Answer:
+    def _servelink(self, *_: object) -> CommandResult:
         return say('{"port": 4000}\n')
 
-    def _measurelink(self, *_: object) -> Answer:
+    def _measurelink(self, *_: object) -> CommandResult:
         return say(LinkFigures(gigabits=23.4, round_trip_ms=0.05).to_json())
 
-    def _modelrequest(self, *_: object) -> Answer:
+    def _modelrequest(self, *_: object) -> CommandResult:
         return say(json.dumps({"name": "m", "tree": "/m", "sha256": HASH, "size_bytes": 5}))
 
-    def _locatemodel(self, *_: object) -> Answer:
+    def _locatemodel(self, *_: object) -> CommandResult:
         return say('{"tree": "/models/target"}')
 
-    def _reachrequest(self, *_: object) -> Answer:
+    def _reachrequest(self, *_: object) -> CommandResult:
         return say('{"reached": []}')
 
-    def _judgerun(self, machine: str, *_: object) -> Answer:
+    def _judgerun(self, machine: str, *_: object) -> CommandResult:
         return say(self.verdicts[machine].to_json())
 
-    def _balancerrequest(self, machine: str, _: list[str], request: dict[str, str]) -> Answer:
+    def _balancerrequest(
+        self, machine: str, _: list[str], request: dict[str, str]
+    ) -> CommandResult:
         assert self.fleet.balancer is not None
         assert machine == self.fleet.balancer.machine
         action, group = request["action"], request.get("group")
@@ -160,13 +162,13 @@ class Site:
         )
         return say(BalancerStatus(groups=states).to_json())
 
-    def _status(self, machine: str, *_: object) -> Answer:
+    def _status(self, machine: str, *_: object) -> CommandResult:
         return list_runs(*([self.runs[machine]] if machine in self.runs else []))
 
-    def _doctor(self, *_: object) -> Answer:
+    def _doctor(self, *_: object) -> CommandResult:
         return say('{"checks": [{"subject": "disk", "verdict": "ok", "message": "fine"}]}')
 
-    def _serve(self, machine: str, words: list[str], _: object) -> Answer:
+    def _serve(self, machine: str, words: list[str], _: object) -> CommandResult:
         plan = LaunchPlan.model_validate_json(self.far.files[machine, words[1]])
         self.log.append(f"serve {machine} {plan.context} {'--tls' in words}")
         before = self.runs.get(machine)
@@ -180,12 +182,12 @@ class Site:
         self.runs[machine] = run_status(self.fleet, id=identity, plan_file=file)
         return events("starting", "warming", "ready")
 
-    def _stop(self, machine: str, *_: object) -> Answer:
+    def _stop(self, machine: str, *_: object) -> CommandResult:
         self.log.append(f"stop {machine}")
         self.runs[machine] = self.runs[machine].model_copy(update={"state": "stopped"})
         return say("{}")
 
-    def _verify(self, machine: str, *_: object) -> Answer:
+    def _verify(self, machine: str, *_: object) -> CommandResult:
         self.log.append(f"verify {machine}")
         if (machine, "check", self.contexts[machine]) in self.bad:
             return say("", ExitCode.EXPECTED_FAILURE, b"error: it does not serve")
@@ -201,7 +203,7 @@ class Site:
         )
         return say(check.to_json(), 0 if passed else 4)
 
-    def _swap(self, machine: str, words: list[str], _: object) -> Answer:
+    def _swap(self, machine: str, words: list[str], _: object) -> CommandResult:
         """Swap as a supervisor does: a trial is written down before the drafter is loaded."""
         served, before = self.runs[machine], self.find_drafter(machine)
         name = served.drafters[-2].name if "--back" in words else words[2]
@@ -216,7 +218,7 @@ class Site:
         if trial is not None and trial.state == "running":
             trial = trial.model_copy(update={"state": "rolled back", "message": "by order"})
         if "--trial" in words:
-            trial = Trial(
+            trial = SwapTrial(
                 order=order,
                 drafter=name,
                 folder=Path(f"/{name}"),

@@ -8,7 +8,7 @@ from cryptography import x509
 
 from slipstream import __version__
 from slipstream.cli.main import run
-from slipstream.fleet.machines.commands import Answer
+from slipstream.fleet.machines.commands import CommandResult
 from slipstream.fleet.trust import FRONT, MACHINE, MACHINE_DAYS, DeliveryList, read_authority
 from slipstream.serving.access.keys import make_key
 from tests.unit.cli.fleet.site import NUMBERS, Site, bring_up, make_replicas
@@ -124,7 +124,7 @@ def test_what_was_closed_for_a_stop_is_opened_whatever_else_fails(
 ) -> None:
     bring_up(site, capsys)
 
-    def reply(machine: str, words: list[str], stdin: bytes | None) -> Answer:
+    def reply(machine: str, words: list[str], stdin: bytes | None) -> CommandResult:
         if words == ["BalancerRequest"] and b'"group":"b"' in (stdin or b""):
             return say("", 1, b"error: the load balancer knows no group b")
         return site.reply(machine, words, stdin)
@@ -232,7 +232,7 @@ def test_a_fleet_is_upgraded_by_installing_and_rolling(site: Site, capsys: Captu
     bring_up(site, capsys)
     versions = dict.fromkeys(NUMBERS, "0.0.9")
 
-    def reply(machine: str, words: list[str], stdin: bytes | None) -> Answer:
+    def reply(machine: str, words: list[str], stdin: bytes | None) -> CommandResult:
         if words == ["--version"]:
             return say(f"slipstream {versions[machine]}\n")
         if "pip" in words:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slipstream.cli.main import run
-from slipstream.fleet.machines.commands import Answer
+from slipstream.fleet.machines.commands import CommandResult
 from slipstream.fleet.plan import FleetPlan, FleetProbe
 from slipstream.fleet.record import read_fleet
 from slipstream.fleet.running.starting import name_plan
@@ -96,7 +96,7 @@ def test_plan_needs_no_machine_with_a_saved_probe(site: Site, capsys: Capture) -
     ],
 )
 def test_what_a_machine_prints_is_checked_and_never_shown_as_it_is(
-    answer: Answer, said: str, site: Site, capsys: Capture
+    answer: CommandResult, said: str, site: Site, capsys: Capture
 ) -> None:
     site.answers["DescribeMachine"] = answer
     assert run(["fleet", "probe"], {}) == 1
@@ -142,7 +142,7 @@ def test_weights_go_from_the_machine_that_has_them_to_those_that_do_not(
 ) -> None:
     have = {"two"}
 
-    def reply(machine: str, words: list[str], stdin: bytes | None) -> Answer:
+    def reply(machine: str, words: list[str], stdin: bytes | None) -> CommandResult:
         if words[:1] == ["ssh"]:
             return say("", 255)
         if words[:1] == ["tar"]:
@@ -182,7 +182,7 @@ def test_of_what_a_machine_sends_the_whole_model_is_left_or_nothing(
             archive.addfile(file, io.BytesIO(b"x" * 400))
     content = sent.getvalue()[:most_bytes]
 
-    def reply(machine: str, words: list[str], stdin: bytes | None) -> Answer:
+    def reply(machine: str, words: list[str], stdin: bytes | None) -> CommandResult:
         if words[:1] == ["ssh"]:
             return say("", 255)
         if words[:1] == ["tar"]:
@@ -202,7 +202,7 @@ def test_of_what_a_machine_sends_the_whole_model_is_left_or_nothing(
 
 
 def test_a_copy_with_another_hash_starts_nothing(site: Site, capsys: Capture) -> None:
-    def reply(machine: str, words: list[str], stdin: bytes | None) -> Answer:
+    def reply(machine: str, words: list[str], stdin: bytes | None) -> CommandResult:
         answer = site.reply(machine, words, stdin)
         if words[0] == "ModelRequest" and machine == "two":
             return say(answer.stdout.replace(HASH.encode(), b"cd" * 32))
@@ -286,7 +286,7 @@ def test_doctor_finds_a_port_that_is_open_to_a_machine_that_is_no_member(
 ) -> None:
     site.runs = {name: run_status(site.fleet) for name in site.fleet.machines}
 
-    def reply(machine: str, words: list[str], stdin: bytes | None) -> Answer:
+    def reply(machine: str, words: list[str], stdin: bytes | None) -> CommandResult:
         if words[0] == "ReachRequest":
             targets = json.loads(stdin or b"")["targets"]
             return say(json.dumps({"reached": ["open"] * len(targets)}))

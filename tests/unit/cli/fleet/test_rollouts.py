@@ -10,7 +10,7 @@ from slipstream.cli.main import run
 from slipstream.errors import SlowError, UnreachableError
 from slipstream.fleet.far_side.evaluation import RunVerdict
 from slipstream.fleet.rolling.rollout import Rollout
-from slipstream.steering.swap_test import Verdict
+from slipstream.steering.swap_test import SwapVerdict
 from tests.unit.cli.fleet.site import Site, bring_up, make_replicas, write_replicas
 from tests.unit.fleet.far_machines import FarStream, connect, find_words
 
@@ -293,7 +293,7 @@ def test_what_a_saved_plan_could_run_on_any_rank_is_named_or_nothing_is_served(
     ],
 )
 def test_the_requests_of_a_canary_decide_about_a_plan(
-    verdict: Verdict | None, seconds: float, code: int, context: int, site: Site, tmp_path: Path
+    verdict: SwapVerdict | None, seconds: float, code: int, context: int, site: Site, tmp_path: Path
 ) -> None:
     found = RunVerdict(
         run="r", seconds=seconds, verdict=verdict, requests=40, tokens_per_second=(50.0, 51.0)

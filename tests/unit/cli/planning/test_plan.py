@@ -12,7 +12,7 @@ from slipstream.cli.main import run
 from slipstream.cli.planning.plan import list_plan_options, plan_plain
 from slipstream.hardware import load_host
 from slipstream.planning import LaunchPlan
-from slipstream.recipes.recipe import Recipe, Settings
+from slipstream.recipes.recipe import Recipe, RecipeSettings
 from slipstream.user_folders import recipe_overlay
 from tests.snapshots import read_snapshot
 from tests.unit.cli.pairs import write_pair
@@ -105,7 +105,7 @@ def promote(target: Path, drafter: str) -> None:
         machines=("cpu",),
         engine="vllm",
         engine_version="0.32.0",
-        settings=Settings(draft_length=3),
+        settings=RecipeSettings(draft_length=3),
     )
     (overlay / f"{recipe.name}.json").write_text(recipe.to_json())
 

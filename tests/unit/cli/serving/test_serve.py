@@ -19,7 +19,7 @@ from slipstream.planning import LaunchPlan
 from slipstream.serving.plugin_settings import with_drafter
 from slipstream.serving.run import Process, Run, RunFolder, find_runs_root, list_runs
 from slipstream.serving.supervision.engine_process import choose_port
-from slipstream.serving.swaps import ServedDrafter, Trial
+from slipstream.serving.swaps import ServedDrafter, SwapTrial
 from tests.unit.cli.pairs import write_pair
 from tests.unit.serving.supervision.fake_engine import write_program
 from tests.unit.serving.weights.pieces import make_shard
@@ -305,7 +305,7 @@ def test_a_drafter_still_on_trial_is_left_behind_when_a_run_is_served_again(
     (served,) = find_runs()
     tried = tmp_path / "tried"
     now, old = datetime.now(UTC), Path(served.plan.drafter or "")
-    trial = Trial(
+    trial = SwapTrial(
         order="1",
         drafter="tried",
         folder=tried,

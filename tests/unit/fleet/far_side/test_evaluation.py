@@ -14,7 +14,7 @@ from slipstream.fleet.far_side.evaluation import (
 )
 from slipstream.fleet.record import find_folder
 from slipstream.serving.run import Terms
-from slipstream.steering.swap_test import Verdict
+from slipstream.steering.swap_test import SwapVerdict
 from tests.unit.serving.kept_runs import AT, keep
 from tests.unit.steering.lines import make, write
 
@@ -43,7 +43,7 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("speed", "verdict"), [(60.0, "as-good"), (30.0, "worse")])
-def test_requests_of_both_runs_decide(speed: float, verdict: Verdict, root: Path) -> None:
+def test_requests_of_both_runs_decide(speed: float, verdict: SwapVerdict, root: Path) -> None:
     lay(root, "older", 0, speed=10, count=200)
     lay(root, "before", 1, speed=50, count=200)
     lay(root, "vain", 1, speed=1, count=0)

@@ -9,7 +9,7 @@ import pytest
 
 from slipstream.errors import SlipstreamError, UnreachableError
 from slipstream.fleet.machines import lease
-from slipstream.fleet.machines.commands import Answer, Machines
+from slipstream.fleet.machines.commands import CommandResult, Machines
 from slipstream.fleet.machines.lease import (
     FILE,
     LEASE_SECONDS,
@@ -72,7 +72,7 @@ def test_a_holder_that_cannot_be_sure_any_more_changes_nothing(
     """It slept, another took the fleet and gave it back; or the way to the lease is broken."""
     clock, fault = 0.0, list[Exception]()
 
-    def reply(machine: str, words: list[str], stdin: bytes | None) -> Answer:
+    def reply(machine: str, words: list[str], stdin: bytes | None) -> CommandResult:
         return say("{}")
 
     def meddle(machine: str, words: list[str], stdin: bytes | None, after: bool) -> None:

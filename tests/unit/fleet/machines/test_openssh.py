@@ -13,7 +13,13 @@ import pytest
 
 from slipstream.errors import SlipstreamError, SlowError, UnreachableError
 from slipstream.fleet.machines import openssh
-from slipstream.fleet.machines.commands import Answer, Machines, ask_all, escape, name_command
+from slipstream.fleet.machines.commands import (
+    CommandResult,
+    Machines,
+    ask_all,
+    escape,
+    name_command,
+)
 from slipstream.fleet.machines.openssh import OpenSsh
 from slipstream.fleet.record import Machine
 from tests.unit.fleet.far_machines import make_fleet
@@ -221,4 +227,4 @@ def test_a_program_below_home_is_not_looked_for_on_the_path() -> None:
 
 def test_an_error_that_slipstream_printed_as_json_is_told_by_its_message() -> None:
     said = json.dumps({"error": {"message": "there is no \x1b run", "hint": "x"}}, indent=2)
-    assert Answer(1, b"", said.encode()).complaint == "there is no \ufffd run"
+    assert CommandResult(1, b"", said.encode()).complaint == "there is no \ufffd run"

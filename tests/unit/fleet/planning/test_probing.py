@@ -5,7 +5,7 @@ import threading
 
 from slipstream.errors import SlipstreamError
 from slipstream.fleet.far_side.connections import LinkFigures
-from slipstream.fleet.machines.commands import Answer, Machines
+from slipstream.fleet.machines.commands import CommandResult, Machines
 from slipstream.fleet.plan import Interface, MachineView
 from slipstream.fleet.planning.probing import list_pairs, list_ways, measure_links
 from slipstream.fleet.record import Fleet
@@ -69,7 +69,7 @@ def test_no_machine_is_measured_twice_at_a_time_and_a_way_that_carries_nothing_i
     views = {name: view(number) for number, name in enumerate(fleet.machines, 1)}
     busy, twice, lock = set[str](), list[str](), threading.Lock()
 
-    def reply(name: str, words: list[str], stdin: bytes | None) -> Answer:
+    def reply(name: str, words: list[str], stdin: bytes | None) -> CommandResult:
         if words == ["ServeLink"]:
             return say('{"port": 4000}\n')
         other = f"m{int(json.loads(stdin or b'')['address'].rpartition('.')[2]) - 1}"

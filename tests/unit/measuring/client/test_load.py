@@ -18,7 +18,7 @@ from slipstream.measuring.client.completions import Request
 from slipstream.measuring.client.endpoint import Endpoint
 from slipstream.measuring.client.load import draw_arrivals, run_closed_loop, run_open_loop
 from slipstream.measuring.client.sample import Sample
-from slipstream.serving.access.tls import Certificate
+from slipstream.serving.access.tls import TlsCertificate
 from tests.unit.measuring.client.stream_server import (
     CHUNKED,
     LAST_CHUNK,
@@ -240,13 +240,13 @@ def test_a_server_behind_tls_is_known_by_an_authority_or_by_its_own_certificate(
     context.load_cert_chain(pair.file, pair.key)
     long = "x" * 200_000
 
-    def measure(certificate: Certificate | None) -> Sample:
+    def measure(certificate: TlsCertificate | None) -> Sample:
         endpoint = Endpoint(server.url, certificate=certificate)
         return run_closed_loop(endpoint, make_requests(1), concurrency=1)[0]
 
     with run_stream_server(lambda _: answer_plainly(long), context) as server:
-        assert measure(Certificate(pair.file, pair.key)).error is None
-        for certificate in (None, Certificate(other.file, other.key)):
+        assert measure(TlsCertificate(pair.file, pair.key)).error is None
+        for certificate in (None, TlsCertificate(other.file, other.key)):
             with pytest.raises(EngineError, match="CERTIFICATE_VERIFY_FAILED") as caught:
                 measure(certificate)
             assert "SSL_CERT_FILE=" in caught.value.hint

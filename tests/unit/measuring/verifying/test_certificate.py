@@ -6,18 +6,18 @@ import pytest
 
 from slipstream.measuring.client.engine_metrics import EngineCounts
 from slipstream.measuring.verifying.certificate import (
+    AnswerCheck,
     Certificate,
     Findings,
     Regret,
     Tolerance,
-    TwinCheck,
     conclude,
 )
 from slipstream.measuring.verifying.conformance.answers import (
     CallCheck,
     CallDifference,
+    CallVerdict,
     ParsedAnswer,
-    Verdict,
 )
 from slipstream.measuring.verifying.sampling_check import SamplingCheck
 from slipstream.measuring.verifying.served_check import ServedCheck
@@ -43,8 +43,8 @@ def regret(arm: Any, faults: int = 0) -> Regret:
     return Regret(arm=arm, answers=8, tokens=9000, best=8990, ties=10, faults=faults, worst=0.9)
 
 
-def check(arm: Any, faults: int = 0) -> TwinCheck:
-    return TwinCheck(
+def check(arm: Any, faults: int = 0) -> AnswerCheck:
+    return AnswerCheck(
         left=("plain", "alone"),
         right=(arm, "batched"),
         prompts=8,
@@ -56,7 +56,7 @@ def check(arm: Any, faults: int = 0) -> TwinCheck:
     )
 
 
-def differ(*verdicts: Verdict) -> CallCheck:
+def differ(*verdicts: CallVerdict) -> CallCheck:
     differences = tuple(
         CallDifference(
             request=f"auto {at}",

@@ -9,7 +9,7 @@ import pytest
 
 from slipstream.errors import EngineError, InvalidInputError
 from slipstream.measuring.verifying import sampling_check
-from slipstream.measuring.verifying.certificate import ArmName, Findings, TwinCheck, conclude
+from slipstream.measuring.verifying.certificate import AnswerCheck, ArmName, Findings, conclude
 from slipstream.measuring.verifying.conformance import asking
 from slipstream.measuring.verifying.conformance.cases import CASES
 from slipstream.measuring.verifying.verification import (
@@ -106,7 +106,7 @@ def sound() -> tuple[Arms, Findings]:
     return arms, arms.verify()
 
 
-def find(findings: Findings, name: str) -> TwinCheck:
+def find(findings: Findings, name: str) -> AnswerCheck:
     return next(check for check in findings.checks if check.name == name)
 
 

@@ -10,7 +10,7 @@ from slipstream.errors import InvalidInputError
 from slipstream.measuring.workloads.own_files import MAX_TOKENS, OWN_HINT, read_own_file
 from slipstream.measuring.workloads.workload import Prompt
 from slipstream.serving.access.gate_file import GateRecording
-from slipstream.vllm_plugin.gate.answers.records import PARAMETERS, Recorder
+from slipstream.vllm_plugin.gate.answers.records import PARAMETERS, RequestRecorder
 
 USER = {"role": "user", "content": "What is ice?"}
 TOOLS = [{"type": "function", "function": {"name": "look_up"}}]
@@ -132,7 +132,7 @@ def test_a_file_with_nothing_to_ask_is_refused_with_its_reasons(tmp_path: Path) 
 
 def test_a_recording_of_the_server_is_read_with_its_sampling_parameters(tmp_path: Path) -> None:
     folder = tmp_path / "traffic"
-    recorder = Recorder(GateRecording(folder=folder, limit_bytes=10_000, redact=()))
+    recorder = RequestRecorder(GateRecording(folder=folder, limit_bytes=10_000, redact=()))
     sampling = {"temperature": 0.6, "top_p": 0.9, "seed": 7, "stop": ["END"], "top_k": 20}
     thinking = {"chat_template_kwargs": {"enable_thinking": False}}
     recorder.record({"messages": [USER], "max_completion_tokens": 50, **sampling, **thinking})

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from slipstream.checkpoints.checkpoint import Conversation
+from slipstream.checkpoints.checkpoint import ConversationFacts
 from slipstream.engines.vllm_tables import VERSION, read_parsers
 from slipstream.planning import LaunchPlan, make_plan
 from slipstream.planning.inputs import PlanInputs
@@ -102,7 +102,7 @@ def converse(
     options = {
         name: changes.pop(name) for name in ("thinking", "engine", "goal") if name in changes
     }
-    conversation = Conversation(template=template, **changes)
+    conversation = ConversationFacts(template=template, **changes)
     target = {"architecture": architecture, "conversation": conversation}
     return make_inputs(target=target, plain=plain, **options)
 

@@ -7,12 +7,12 @@ import pytest
 from slipstream.measuring.client.engine_metrics import EngineCounts
 from slipstream.measuring.client.sample import ToolCall
 from slipstream.measuring.verifying.certificate import (
+    AnswerCheck,
     Certificate,
     Failure,
     Findings,
     Regret,
     Tolerance,
-    TwinCheck,
 )
 from slipstream.measuring.verifying.conformance.answers import (
     CallCheck,
@@ -35,7 +35,7 @@ def render_certificate_text(certificate: Certificate) -> str:
 
 
 CHECKS = (
-    TwinCheck(
+    AnswerCheck(
         left=("plain", "alone"),
         right=("drafted", "alone"),
         prompts=8,
@@ -45,7 +45,7 @@ CHECKS = (
         worst_gap=0.041,
         earliest=17,
     ),
-    TwinCheck(
+    AnswerCheck(
         left=("plain", "batched"),
         right=("drafted", "batched"),
         prompts=64,

@@ -14,7 +14,7 @@ import pytest
 
 from slipstream.serving.access.addresses import Address
 from slipstream.serving.access.listeners import find_listening, list_held_sockets
-from slipstream.serving.access.own_listener import OwnListener, StrangerError
+from slipstream.serving.access.own_listener import ForeignListenerError, OwnListener
 
 PROC = Path("/proc")
 OTHER = """
@@ -71,7 +71,7 @@ def test_a_key_goes_to_the_engine(other: tuple[Address, int]) -> None:
 
 def test_a_key_does_not_go_to_a_stranger(other: tuple[Address, int]) -> None:
     address, _ = other
-    with pytest.raises(StrangerError, match="our engine does not listen at"):
+    with pytest.raises(ForeignListenerError, match="our engine does not listen at"):
         asyncio.run(send_key(OwnListener(address, lambda: [os.getpid()])))
 
 
@@ -82,7 +82,7 @@ def test_a_listener_that_changed_while_connecting_is_a_stranger(
     address, pid = other
     found = [frozenset({1}), frozenset({2})]
     monkeypatch.setattr(OwnListener, "_find_held", lambda _: found.pop(0))
-    with pytest.raises(StrangerError):
+    with pytest.raises(ForeignListenerError):
         asyncio.run(send_key(OwnListener(address, lambda: [pid])))
     assert found == []
 
@@ -93,7 +93,7 @@ def test_nobody_listens_where_nothing_does(tmp_path: Path) -> None:
     port = free.getsockname()[1]
     address = Address(f"http://127.0.0.1:{port}", "127.0.0.1", port)
     assert OwnListener(address, lambda: [os.getpid()]).find_owner() == "nobody"
-    with pytest.raises(StrangerError):
+    with pytest.raises(ForeignListenerError):
         asyncio.run(send_key(OwnListener(address, lambda: [os.getpid()])))
     free.close()
     path = Address("http://localhost", "", 0, str(tmp_path / "none"))

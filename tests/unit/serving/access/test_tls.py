@@ -17,7 +17,7 @@ import uvicorn
 from slipstream.errors import InvalidInputError
 from slipstream.serving.access.addresses import Address
 from slipstream.serving.access.own_listener import OwnListener
-from slipstream.serving.access.tls import Certificate
+from slipstream.serving.access.tls import TlsCertificate
 from slipstream.serving.supervision.generation import Asker
 from slipstream.vllm_plugin.gate.answers import Receive, Scope, Send
 from tests.unit.planning.bare_plans import bare_plan
@@ -126,7 +126,7 @@ def test_a_renewed_certificate_is_expected_and_the_one_before_still_is(tmp_path:
     before, after = make_pair(tmp_path / "before"), make_pair(tmp_path / "after")
     served = tmp_path / "cert.pem"
     shutil.copy(before.file, served)
-    pinned = Certificate(served, before.key).pin()
+    pinned = TlsCertificate(served, before.key).pin()
 
     def reach(pair: Pair) -> int:
         with listen(pair) as engine, httpx.Client(verify=pinned, trust_env=False) as client:
@@ -163,7 +163,7 @@ def test_a_certificate_that_the_engine_itself_would_not_accept_is_refused_before
 ) -> None:
     authority = make_pair(tmp_path / "authority", "authority", is_authority=True)
     other = make_pair(tmp_path / "other")
-    certificate = Certificate(other.file, other.key, authority=authority.file)
+    certificate = TlsCertificate(other.file, other.key, authority=authority.file)
     with pytest.raises(InvalidInputError, match=r"no engine can serve with .*certificate"):
         certificate.check(NOW)
 
@@ -178,18 +178,18 @@ def test_a_socket_with_a_certificate_is_reached_too(tmp_path: Path) -> None:
 
 def test_a_sound_pair_of_files_is_accepted_without_a_word(tmp_path: Path) -> None:
     pair = make_pair(tmp_path)
-    certificate = Certificate(pair.file, pair.key)
+    certificate = TlsCertificate(pair.file, pair.key)
     assert certificate.check(NOW) == ()
     assert certificate.read_names() == ("llm.example.org",)
     both = tmp_path / "both.pem"
     both.write_bytes(pair.pem + pair.key.read_bytes())
-    assert Certificate(both).check(NOW) == ()
+    assert TlsCertificate(both).check(NOW) == ()
 
 
 @pytest.mark.parametrize(("days", "said"), [(-1, "has expired, on"), (5, "expires on")])
 def test_a_certificate_near_its_end_is_a_warning(tmp_path: Path, days: float, said: str) -> None:
     pair = make_pair(tmp_path, days=days)
-    (warning,) = Certificate(pair.file, pair.key).check(NOW)
+    (warning,) = TlsCertificate(pair.file, pair.key).check(NOW)
     assert said in warning
 
 
@@ -199,12 +199,12 @@ def test_files_that_no_engine_could_serve_with_are_refused_before_it_starts(tmp_
     empty = tmp_path / "empty.pem"
     empty.write_text("nothing")
     faults = {
-        "cannot read the certificate .*: No such file": Certificate(tmp_path / "none", pair.key),
-        "has no certificate in PEM format": Certificate(empty, pair.key),
-        "no such file or directory": Certificate(pair.file, tmp_path / "none"),
-        "key values mismatch": Certificate(pair.file, other.key),
-        "key.pem: ": Certificate(locked.file, locked.key),
-        "no cipher": Certificate(pair.file, pair.key, "NONSENSE"),
+        "cannot read the certificate .*: No such file": TlsCertificate(tmp_path / "none", pair.key),
+        "has no certificate in PEM format": TlsCertificate(empty, pair.key),
+        "no such file or directory": TlsCertificate(pair.file, tmp_path / "none"),
+        "key values mismatch": TlsCertificate(pair.file, other.key),
+        "key.pem: ": TlsCertificate(locked.file, locked.key),
+        "no cipher": TlsCertificate(pair.file, pair.key, "NONSENSE"),
     }
     for message, certificate in faults.items():
         with pytest.raises(InvalidInputError, match=message) as caught:
@@ -213,7 +213,7 @@ def test_files_that_no_engine_could_serve_with_are_refused_before_it_starts(tmp_
 
 
 def test_a_plan_without_a_certificate_speaks_http() -> None:
-    assert Certificate.of(bare_plan("--port", "8000")) is None
+    assert TlsCertificate.of(bare_plan("--port", "8000")) is None
 
 
 @pytest.mark.parametrize(
@@ -225,4 +225,4 @@ def test_a_plan_without_a_certificate_speaks_http() -> None:
 )
 def test_what_cannot_work_is_refused(words: tuple[str, ...], message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
-        Certificate.of(bare_plan(*words))
+        TlsCertificate.of(bare_plan(*words))

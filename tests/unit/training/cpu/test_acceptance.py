@@ -14,8 +14,8 @@ from hypothesis import strategies as some
 from slipstream.errors import InvalidInputError
 from slipstream.steering.drafts import Drafts
 from slipstream.training.cpu.acceptance import (
-    Material,
     Rights,
+    SplitSamples,
     average_everywhere,
     evaluate_kinds,
     evaluate_sample,
@@ -175,10 +175,10 @@ Responses = dict[str, tuple[int, int]]
 
 
 @pytest.fixture
-def read(tmp_path: Path) -> Callable[[Responses], Material]:
+def read(tmp_path: Path) -> Callable[[Responses], SplitSamples]:
     """Return a function that lays out what the first stages leave, and reads it."""
 
-    def read(lengths: Responses) -> Material:
+    def read(lengths: Responses) -> SplitSamples:
         folder = TrainFolder(tmp_path)
         responses = [
             Response(
@@ -200,7 +200,7 @@ def read(tmp_path: Path) -> Callable[[Responses], Material]:
 
 
 def test_samples_lie_on_the_side_of_their_conversation_with_their_own_states(
-    read: Callable[[Responses], Material],
+    read: Callable[[Responses], SplitSamples],
 ) -> None:
     # Answers come in any order, and may be too short.
     lengths = {"e": (2, 9), "d": (3, 4), "b": (2, 3), "c": (4, 5), "a": (5, 6)}
@@ -217,7 +217,7 @@ def test_samples_lie_on_the_side_of_their_conversation_with_their_own_states(
 
 
 def test_only_a_response_that_can_hold_an_anchor_is_trained_on(
-    read: Callable[[Responses], Material],
+    read: Callable[[Responses], SplitSamples],
 ) -> None:
     material = read({"a": (63, 9), "d": (62, 9), "c": (63, 9)})
     assert [sample.id for sample in material.training] == ["d"]
@@ -229,7 +229,7 @@ def test_only_a_response_that_can_hold_an_anchor_is_trained_on(
     "lengths", [{"a": (5, 1), "c": (4, 5), "d": (3, 0)}, {"a": (63, 9), "d": (80, 9), "c": (4, 5)}]
 )
 def test_material_without_a_sample_to_train_on_is_refused(
-    lengths: Responses, read: Callable[[Responses], Material]
+    lengths: Responses, read: Callable[[Responses], SplitSamples]
 ) -> None:
     with pytest.raises(InvalidInputError, match="none of the responses to train on"):
         read(lengths)
@@ -243,6 +243,6 @@ def test_the_first_held_out_samples_of_every_kind_are_judged(
     longest = CountingStates(samples[2:] * 3)
     geometry = Geometry(rows=1, context=16, anchors=8, block=BLOCK, mask_token=3)
     held_out = {"code": samples[:1], "prose": samples[1:]}
-    found = evaluate_kinds(make_model(), Material([], held_out, longest, geometry), limit)
+    found = evaluate_kinds(make_model(), SplitSamples([], held_out, longest, geometry), limit)
     assert [len(texts) for texts in found.values()] == evaluated
     assert [len(texts[0]) for texts in found.values()] == [3, 5]

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from slipstream.training.cpu.batches import CHOICES, Geometry, Part, TrainSample, make_row
+from slipstream.training.cpu.batches import CHOICES, Geometry, SamplePart, TrainSample, make_row
 from slipstream.training.cpu.forward import run_drafter, to_tensors
 from slipstream.training.cpu.loss import (
     DPACE_ALPHA,
     DRAWN_TOKENS,
     FREQUENT_TOKENS,
     TAUGHT_SHARE,
-    Candidates,
+    SampledVocabulary,
     weigh,
 )
 from slipstream.training.cpu.trainer import Trainer
@@ -26,17 +26,17 @@ from tests.unit.training.cpu.test_trainer import TOKENS, RandomStates, make_draf
 VOCABULARY = 12_000
 
 
-def pick(candidates: Candidates, targets: Sequence[int]) -> tuple[Any, ...]:
+def pick(candidates: SampledVocabulary, targets: Sequence[int]) -> tuple[Any, ...]:
     """Pick for targets whose only choice is the token itself."""
     flat = np.array(targets)
     choices = np.repeat(flat[:, None], CHOICES, 1)
     return candidates.pick(flat, choices, np.full(choices.shape, 1 / CHOICES, np.float32))
 
 
-def count(tokens: list[int], vocabulary: int = VOCABULARY, seed: int = 0) -> Candidates:
+def count(tokens: list[int], vocabulary: int = VOCABULARY, seed: int = 0) -> SampledVocabulary:
     """Count a sample whose prompt is token 7 and whose response is `tokens`."""
     sample = TrainSample(tokens=np.array([7, *tokens]), response_start=1, number=0)
-    return Candidates.count([sample], vocabulary, np.random.default_rng(seed))
+    return SampledVocabulary.count([sample], vocabulary, np.random.default_rng(seed))
 
 
 @given(some.integers(1, VOCABULARY), some.integers(0, 1000), some.data())
@@ -111,7 +111,7 @@ def make_step(seed: int) -> tuple[Any, tuple[Any, ...], tuple[Any, ...]]:
     import torch
 
     tokens = np.random.default_rng(seed).permutation(TOKENS)[:11]
-    part = Part(0, TrainSample(tokens=tokens, response_start=2, number=0), 0, 11)
+    part = SamplePart(0, TrainSample(tokens=tokens, response_start=2, number=0), 0, 11)
     geometry = Geometry(rows=1, context=11, anchors=4, block=4, mask_token=3)
     batch = make_row([part], [(part, at) for at in (2, 5, 8)], RandomStates(), geometry)
     trainer = Trainer(make_drafter(seed), Schedule(steps=9, compiled=False))
@@ -173,7 +173,7 @@ def test_a_sampled_softmax_comes_near_the_whole_one() -> None:
     """Without its correction a token of the rest would count for itself, not for 55."""
     generator = np.random.default_rng(0)
     logits = generator.normal(0, 1, 60_000)
-    choice = Candidates(np.arange(4096), np.arange(4096, 60_000), generator)
+    choice = SampledVocabulary(np.arange(4096), np.arange(4096, 60_000), generator)
     exact = math.log(np.exp(logits).sum())
     found = []
     for _ in range(20):

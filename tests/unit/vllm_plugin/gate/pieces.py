@@ -14,8 +14,8 @@ import httpx
 
 from slipstream.serving.access.gate_file import GATE_VARIABLE, GateLimits, GateSettings
 from slipstream.vllm_plugin.gate.answers import App, Message, Receive, Scope, Send
-from slipstream.vllm_plugin.gate.constraints.forms import Form
-from slipstream.vllm_plugin.gate.constraints.measuring import Verdict, WorkerProcess
+from slipstream.vllm_plugin.gate.constraints.forms import ConstraintForm
+from slipstream.vllm_plugin.gate.constraints.measuring import ConstraintVerdict, WorkerProcess
 from slipstream.vllm_plugin.gate.middleware import Gate
 
 CHAT = "/v1/chat/completions"
@@ -64,12 +64,14 @@ class Engine:
 class Measured(WorkerProcess):
     """A worker that finds what it is told to, one after the other, and the last again."""
 
-    def __init__(self, *found: Verdict | Exception) -> None:
+    def __init__(self, *found: ConstraintVerdict | Exception) -> None:
         super().__init__()
-        self.found = [*found] or [Verdict("fits", 1)]
-        self.asked: list[list[Form]] = []
+        self.found = [*found] or [ConstraintVerdict("fits", 1)]
+        self.asked: list[list[ConstraintForm]] = []
 
-    async def measure(self, forms: list[Form], most_milliseconds: int) -> Verdict:
+    async def measure(
+        self, forms: list[ConstraintForm], most_milliseconds: int
+    ) -> ConstraintVerdict:
         self.asked.append(forms)
         found = self.found.pop(0) if len(self.found) > 1 else self.found[0]
         if isinstance(found, Exception):

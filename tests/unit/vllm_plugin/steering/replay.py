@@ -6,8 +6,8 @@ from random import Random
 
 from slipstream.steering.state import KINDS, Kind
 from slipstream.vllm_plugin.steering.choosing import DraftChooser, Generating
-from slipstream.vllm_plugin.steering.draft_length import DraftLength, Step
-from slipstream.vllm_plugin.steering.step_costs import Work
+from slipstream.vllm_plugin.steering.draft_length import DraftLength, MeasuredStep
+from slipstream.vllm_plugin.steering.step_costs import StepWork
 from tests.unit.vllm_plugin.steering.recorded_engine import RecordedEngine
 
 LONGEST = 7
@@ -64,8 +64,8 @@ class Replay:
         accepted = [right for _, right in drafts]
         self.chooser.see_step(names, [drafted for drafted, _ in drafts], accepted)
         tokens = len(names) + sum(accepted)
-        work = Work(len(names), prompt, verified, width, len(names))
-        self.control.observe(Step(work, tokens, seconds))
+        work = StepWork(len(names), prompt, verified, width, len(names))
+        self.control.observe(MeasuredStep(work, tokens, seconds))
         self.tokens += tokens
         self.verified += verified
         for name, right in zip(names, accepted, strict=True):

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from slipstream.vllm_plugin.steering.draft_length import DraftLength, Step, list_lengths
-from slipstream.vllm_plugin.steering.step_costs import Work
+from slipstream.vllm_plugin.steering.draft_length import DraftLength, MeasuredStep, list_lengths
+from slipstream.vllm_plugin.steering.step_costs import StepWork
 from tests.unit.vllm_plugin.steering.replay import LONGEST, Replay, measure
 
 ALL = range(LONGEST + 1)
@@ -100,7 +100,9 @@ def test_it_begins_with_the_planned_length_and_else_with_none() -> None:
 
 def test_steps_with_prompts_and_mixed_lengths_are_learnt_from() -> None:
     control = DraftLength(ALL)
-    control.observe(Step(Work(3, prompt=200, verified=9, width=4, rows=4), tokens=5, seconds=0.4))
+    control.observe(
+        MeasuredStep(StepWork(3, prompt=200, verified=9, width=4, rows=4), tokens=5, seconds=0.4)
+    )
     assert control.costs.steps == 1
     assert control.used == {4: 1}
 

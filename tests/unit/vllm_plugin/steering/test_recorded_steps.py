@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from slipstream.steering.state import KINDS
-from slipstream.vllm_plugin.steering.step_costs import StepCosts, Work
+from slipstream.vllm_plugin.steering.step_costs import StepCosts, StepWork
 from slipstream.vllm_plugin.steering.survival import Survival
 from tests.unit.vllm_plugin.steering.recorded_engine import (
     RecordedEngine,
@@ -19,9 +19,9 @@ LONGEST = 7
 KIND_NAMES = {"code": "code", "math": "other", "prose": "prose", "chat": "prose"}
 
 
-def describe(step: Step) -> Work:
+def describe(step: Step) -> StepWork:
     generating = step.sequences - step.reading
-    return Work(generating, step.prompt, step.verified, step.width, step.sequences)
+    return StepWork(generating, step.prompt, step.verified, step.width, step.sequences)
 
 
 def test_one_line_foresees_the_steps_of_every_batch() -> None:

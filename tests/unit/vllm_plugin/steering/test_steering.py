@@ -12,7 +12,7 @@ from slipstream.steering.state import SteeringOrder, SteeringState
 from slipstream.vllm_plugin.steering import steering as module
 from slipstream.vllm_plugin.steering.choosing import Generating
 from slipstream.vllm_plugin.steering.steering import Steering
-from slipstream.vllm_plugin.steering.step_costs import Work
+from slipstream.vllm_plugin.steering.step_costs import StepWork
 from tests.unit.vllm_plugin.gate.pieces import wait_until
 
 
@@ -75,7 +75,7 @@ def test_what_was_learnt_is_kept_for_the_next_engine(tmp_path: Path) -> None:
     assert (tmp_path / "learnt.json").stat().st_mode & 0o077 == 0
     second = Steering(tmp_path, range(8), longest=7, planned=None)
     second.close()
-    plain, drafting = (Work(2, verified=2 * width, width=width) for width in (0, 7))
+    plain, drafting = (StepWork(2, verified=2 * width, width=width) for width in (0, 7))
     for work, seconds in ((plain, 0.1), (drafting, 0.13)):
         assert second.control.costs.expect(work) == pytest.approx(seconds, rel=0.05)
     assert json.loads(kept)["costs"] == first.control.costs.dump()

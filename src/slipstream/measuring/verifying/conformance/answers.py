@@ -13,7 +13,7 @@ from slipstream.records import Record
 
 CUT_OFF = frozenset(("length", "incomplete", "max_tokens"))
 
-Verdict = Literal["changed", "tie", "not repeated", "engine"]
+CallVerdict = Literal["changed", "tie", "not repeated", "engine"]
 
 _SHOWN_CHARACTERS = 200
 
@@ -65,7 +65,7 @@ class CallDifference(Record):
     """
 
     request: str
-    verdict: Verdict
+    verdict: CallVerdict
     because: str
     reports: tuple[str, ...]
     plain: ParsedAnswer
@@ -94,7 +94,7 @@ class CallCheck(Record):
         return tuple(one for one in self.differences if one.verdict == "changed")
 
 
-class Event(NamedTuple):
+class StreamEvent(NamedTuple):
     """One server-sent event: its name, empty if it has none, and its data."""
 
     name: str
@@ -122,7 +122,7 @@ class EventReader:
         self._name = ""
         self._data: list[str] = []
 
-    def take(self, data: bytes) -> Iterator[Event]:
+    def take(self, data: bytes) -> Iterator[StreamEvent]:
         """Yield the events that these bytes complete."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
@@ -133,5 +133,5 @@ class EventReader:
             elif field == "data":
                 self._data.append(value.removeprefix(" "))
             elif not text and self._data:
-                yield Event(self._name, "\n".join(self._data))
+                yield StreamEvent(self._name, "\n".join(self._data))
                 self._name, self._data = "", []

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from slipstream.measuring.client.sample import ToolCall
-from slipstream.measuring.verifying.conformance.answers import Event, ParsedAnswer, WireError
+from slipstream.measuring.verifying.conformance.answers import ParsedAnswer, StreamEvent, WireError
 from slipstream.measuring.verifying.conformance.cases import ApiName, Case, EarlierCall
 from slipstream.measuring.verifying.regret import PINNED
 
@@ -83,7 +83,7 @@ class ChatApi:
         choice = document["choices"][0]
         return _read_message(choice["message"], choice["finish_reason"])
 
-    def take(self, event: Event) -> None:
+    def take(self, event: StreamEvent) -> None:
         if event.data == "[DONE]":
             self._done = True
             return
@@ -201,7 +201,7 @@ class ResponsesApi:
             raise WireError(f"the response is {document.get('status')}")
         return _read_items(document["output"], document["status"])
 
-    def take(self, event: Event) -> None:
+    def take(self, event: StreamEvent) -> None:
         if event.data == "[DONE]":
             return
         document = event.read()
@@ -326,7 +326,7 @@ class MessagesApi:
         ]
         return _read_blocks(blocks, document.get("stop_reason"))
 
-    def take(self, event: Event) -> None:
+    def take(self, event: StreamEvent) -> None:
         document = event.read()
         kind = document.get("type", "")
         if kind == "message_start":

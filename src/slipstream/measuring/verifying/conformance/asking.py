@@ -46,7 +46,7 @@ class CallRequest(NamedTuple):
         }
 
 
-class Asked(NamedTuple):
+class CallReply(NamedTuple):
     """A parsed answer, with its tokens if the API reports them."""
 
     answer: ParsedAnswer
@@ -59,7 +59,7 @@ class PlainCalls:
     """The answers of the plain engine, and the requests that it refuses."""
 
     requests: Sequence[CallRequest]
-    asked: Mapping[str, Asked]
+    asked: Mapping[str, CallReply]
     skipped: Mapping[str, str]
 
 
@@ -81,7 +81,7 @@ def find_refusal(url: str) -> str | None:
     """Return why an engine takes no tools: without a parser vLLM refuses even forced calls."""
     request = CallRequest(CASES[0], Way("chat", False))
 
-    async def send(client: httpx.AsyncClient, request: CallRequest, model: str) -> Asked:
+    async def send(client: httpx.AsyncClient, request: CallRequest, model: str) -> CallReply:
         body = {**request.make_body(model, salt="conformance"), "max_completion_tokens": 1}
         return await _ask(client, request, body)
 
@@ -91,17 +91,17 @@ def find_refusal(url: str) -> str | None:
 
 def ask_requests(
     url: str, requests: Sequence[CallRequest], report: Report = lambda *_: None
-) -> dict[str, Asked]:
+) -> dict[str, CallReply]:
     """Send the requests one by one; a failure counts as an answer as long as the engine lives."""
 
     async def send(
         client: httpx.AsyncClient, numbered: tuple[int, CallRequest], model: str
-    ) -> Asked:
+    ) -> CallReply:
         number, request = numbered
         body = request.make_body(model, salt=f"conformance-{number}")
         return await _ask(client, request, body)
 
-    def check(number: int, asked: Asked) -> None:
+    def check(number: int, asked: CallReply) -> None:
         if asked.answer.failure and not is_healthy(url):
             raise EngineError(
                 f"the engine stopped answering after '{requests[number].name}'",
@@ -113,7 +113,7 @@ def ask_requests(
     return {request.name: one for request, one in zip(requests, asked, strict=True)}
 
 
-async def _ask(client: httpx.AsyncClient, request: CallRequest, body: dict[str, Any]) -> Asked:
+async def _ask(client: httpx.AsyncClient, request: CallRequest, body: dict[str, Any]) -> CallReply:
     api = APIS[request.way.api]
     reader, stream, whole = EventReader(), api(), bytearray()
     try:
@@ -125,20 +125,20 @@ async def _ask(client: httpx.AsyncClient, request: CallRequest, body: dict[str, 
                 for event in reader.take(data) if request.way.streamed else ():
                     stream.take(event)
         if request.way.streamed:
-            return Asked(stream.finish(), _make_answer(stream.prompt_ids, stream.token_ids))
+            return CallReply(stream.finish(), _make_answer(stream.prompt_ids, stream.token_ids))
         document = httpx.Response(200, content=bytes(whole)).json()
-        return Asked(api.read_whole(document), _read_tokens(document))
+        return CallReply(api.read_whole(document), _read_tokens(document))
     except (WireError, httpx.HTTPError) as fault:
         return _fail(str(fault) or type(fault).__name__)
     except (LookupError, TypeError, ValueError, AttributeError) as fault:
         return _fail(f"cannot be read: {type(fault).__name__} {fault}")
 
 
-def _fail(why: str) -> Asked:
-    return Asked(ParsedAnswer(failure=why[:_SHOWN_CHARACTERS]))
+def _fail(why: str) -> CallReply:
+    return CallReply(ParsedAnswer(failure=why[:_SHOWN_CHARACTERS]))
 
 
-def _read_refusal(status: int, body: bytes) -> Asked:
+def _read_refusal(status: int, body: bytes) -> CallReply:
     try:
         why = str(httpx.Response(status, content=body).json()["error"]["message"])
     except (ValueError, LookupError, TypeError):

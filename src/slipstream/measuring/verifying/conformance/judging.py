@@ -14,11 +14,11 @@ from slipstream.measuring.tool_calls import find_misfit
 from slipstream.measuring.verifying.conformance.answers import (
     CallCheck,
     CallDifference,
+    CallVerdict,
     ParsedAnswer,
-    Verdict,
 )
 from slipstream.measuring.verifying.conformance.asking import (
-    Asked,
+    CallReply,
     CallRequest,
     PlainCalls,
     ask_requests,
@@ -36,7 +36,7 @@ class CallComparison:
 
     url: str
     plain: PlainCalls
-    drafted: Mapping[str, Asked]
+    drafted: Mapping[str, CallReply]
     gap: float
 
     def check(self) -> CallCheck:
@@ -85,7 +85,7 @@ class CallComparison:
         drafted: ParsedAnswer,
         before: str | None,
         problem: str | None,
-    ) -> tuple[Verdict, str]:
+    ) -> tuple[CallVerdict, str]:
         """Judge a difference by what is wrong without drafts and with them.
 
         No tie explains an invalid answer where the grammar enforces the form, nor a failed request.

@@ -16,7 +16,7 @@ from slipstream.serving.run import Run, RunFolder
 from slipstream.serving.supervision.run_socket import RunSocket
 from slipstream.serving.swaps import ServedDrafter, SwapOrder
 from slipstream.steering.ledger import SUPERVISOR_KEY, LedgerLine, LedgerReader, read_ledger
-from slipstream.steering.swap_test import SwapTest, Verdict
+from slipstream.steering.swap_test import SwapTest, SwapVerdict
 
 WATCH_SECONDS = 600.0
 MOST_BEFORE = 1000
@@ -100,7 +100,7 @@ class SwapWatch:
         self.test = SwapTest(line for line in before if line.key != SUPERVISOR_KEY)
         self._add(after)
 
-    def look(self) -> Verdict | Literal["undecided"] | None:
+    def look(self) -> SwapVerdict | Literal["undecided"] | None:
         """Read new requests and return the result, None as long as it is undecided."""
         self._add(self._reader.read(self._folder.ledger, LINES_A_LOOK))
         if self.test.verdict is not None:

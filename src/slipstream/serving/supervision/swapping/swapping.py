@@ -34,7 +34,7 @@ from slipstream.serving.swaps import (
     ServedDrafter,
     Swap,
     SwapOrder,
-    Trial,
+    SwapTrial,
 )
 from slipstream.steering.ledger import SUPERVISOR_KEY, LedgerReader
 
@@ -287,14 +287,14 @@ class Swapping:
         return faults
 
     @property
-    def _running_trial(self) -> Trial | None:
+    def _running_trial(self) -> SwapTrial | None:
         trial = self._event_log.run.trial
         return trial if trial is not None and trial.state == "running" else None
 
     def _begin_trial(self, order: SwapOrder, seconds: float) -> None:
         """Write the trial down before anything is changed."""
         now = datetime.now(UTC)
-        trial = Trial(
+        trial = SwapTrial(
             order=order.id,
             drafter=order.name,
             folder=order.folder,

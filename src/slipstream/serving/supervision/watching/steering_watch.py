@@ -12,7 +12,7 @@ from slipstream.hardware.host import Accelerator
 from slipstream.planning.plan import LaunchPlan
 from slipstream.serving.supervision.event_log import EventLog
 from slipstream.serving.supervision.run_socket import RunSocket
-from slipstream.steering.guardian import DrafterSwap, Drift, Guardian, Levers, Step
+from slipstream.steering.guardian import DrafterSwap, Drift, Guardian, GuardianStep, Levers
 from slipstream.steering.ledger import SUPERVISOR_KEY, LedgerLine, LedgerReader
 from slipstream.steering.ledger_watch import LedgerWatch
 
@@ -117,7 +117,7 @@ class SteeringWatch:
         if drifts != self._event_log.run.drifts:
             self._event_log.update(drifts=drifts)
 
-    def _carry_out(self, step: Step) -> str | None:
+    def _carry_out(self, step: GuardianStep) -> str | None:
         """Carry out an action and note it; the reason for a restart is returned instead."""
         message, figures = f"guardian: {step.reason}", {}
         if step.action == "lift":

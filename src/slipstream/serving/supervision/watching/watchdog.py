@@ -27,7 +27,7 @@ _LEAST_INTERVAL_SECONDS = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
+class EngineObservation:
     """What is observed of a running engine.
 
     A probe that came back is a good generation too; the failed ones are those since then.
@@ -64,7 +64,7 @@ class Health:
     reason: str
 
 
-def assess(seen: Observation) -> Health:
+def assess(seen: EngineObservation) -> Health:
     silent = seen.silent_seconds
     if silent is None:
         return Health(ready=False, stuck=False, reason="nothing generated yet")
@@ -79,7 +79,7 @@ def assess(seen: Observation) -> Health:
     return Health(ready=False, stuck=failing and silent > patience, reason=reason)
 
 
-def should_probe(seen: Observation, last_probe_at: float | None) -> bool:
+def should_probe(seen: EngineObservation, last_probe_at: float | None) -> bool:
     """Return whether to probe: a silent engine needs it, a working one shows its tokens."""
     silent = seen.silent_seconds
     if silent is not None and silent < PROBE_EVERY_SECONDS:

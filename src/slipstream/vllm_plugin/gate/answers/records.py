@@ -122,7 +122,7 @@ class AccessLog:
         path.unlink(missing_ok=True)
 
 
-class Recorder:
+class RequestRecorder:
     """Appends to one file, which only its owner can read, until it is full."""
 
     def __init__(self, recording: GateRecording | None) -> None:

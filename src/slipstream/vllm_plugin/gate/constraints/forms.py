@@ -20,7 +20,7 @@ OPTIONAL = ("minLength", "maxLength", "pattern", "format")
 Tool = dict[str, Any]
 
 
-class Form(NamedTuple):
+class ConstraintForm(NamedTuple):
     """A constraint on the answer, by the field that requests it."""
 
     field: str
@@ -28,7 +28,7 @@ class Form(NamedTuple):
     text: str
 
 
-def list_forms(document: Document) -> list[Form]:
+def list_forms(document: Document) -> list[ConstraintForm]:
     """List what the engine will compile for a request."""
     asked = document.get("structured_outputs")
     found = [(kind, kind, asked.get(kind)) for kind in KINDS] if isinstance(asked, dict) else []
@@ -36,7 +36,7 @@ def list_forms(document: Document) -> list[Form]:
     if tools := find_compiled_tools(document):
         found.append(("tools", "json", _join(tools)))
     return [
-        Form(field, kind, value if isinstance(value, str) else json.dumps(value))
+        ConstraintForm(field, kind, value if isinstance(value, str) else json.dumps(value))
         for field, kind, value in found
         if value is not None
     ]

@@ -25,7 +25,7 @@ from slipstream.serving.access.gate_file import GateSettings
 from slipstream.vllm_plugin.gate.answers import Refusal, try_later
 from slipstream.vllm_plugin.gate.callers.key_ring import ANYONE, Caller
 from slipstream.vllm_plugin.gate.constraints.forms import (
-    Form,
+    ConstraintForm,
     find_compiled_tools,
     lighten,
     list_forms,
@@ -52,7 +52,7 @@ class Unmeasured(Exception):
     """Nothing could be found out about a constraint."""
 
 
-class Verdict(NamedTuple):
+class ConstraintVerdict(NamedTuple):
     """What came of a constraint: 'fits', 'costly' or 'faulty', what it took, and why."""
 
     outcome: str
@@ -61,7 +61,7 @@ class Verdict(NamedTuple):
     why: str = ""
 
 
-FITS = Verdict("fits", 0)
+FITS = ConstraintVerdict("fits", 0)
 
 
 class Constraints:
@@ -73,11 +73,13 @@ class Constraints:
         self._waiting: Counter[str] = Counter()
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._children = asyncio.Semaphore(CHILDREN)
-        self._known: OrderedDict[bytes, Verdict] = OrderedDict()
+        self._known: OrderedDict[bytes, ConstraintVerdict] = OrderedDict()
         self._known_bytes = 0
         self._recent: dict[str, _Recent] = {}
 
-    def check(self, document: Document, settings: GateSettings) -> tuple[list[Form], list[str]]:
+    def check(
+        self, document: Document, settings: GateSettings
+    ) -> tuple[list[ConstraintForm], list[str]]:
         """Refuse what does not fit; return what is to be measured, and what tools have lost."""
         forms = list_forms(document)
         verdict = self._recall(forms, settings) if forms else FITS
@@ -92,7 +94,9 @@ class Constraints:
             raise Refusal(400, f"{field}: {verdict.why}", field=field, reason=reason)
         return [], dropped
 
-    async def measure(self, caller: Caller, forms: list[Form], settings: GateSettings) -> bool:
+    async def measure(
+        self, caller: Caller, forms: list[ConstraintForm], settings: GateSettings
+    ) -> bool:
         """Have forms measured when it is their key's turn, unless that was done meanwhile."""
         most, field = settings.limits.schema_units, forms[0].field
         async with self._take_turn(caller.id, settings.retry_after_seconds):
@@ -145,12 +149,14 @@ class Constraints:
                 raise refusal
         return recent
 
-    def _recall(self, forms: list[Form], settings: GateSettings) -> Verdict | None:
+    def _recall(
+        self, forms: list[ConstraintForm], settings: GateSettings
+    ) -> ConstraintVerdict | None:
         if (digest := _digest(forms, settings)) in self._known:
             self._known.move_to_end(digest)
         return self._known.get(digest)
 
-    def _remember(self, digest: bytes, verdict: Verdict) -> None:
+    def _remember(self, digest: bytes, verdict: ConstraintVerdict) -> None:
         self._known[digest] = verdict
         self._known_bytes += max(LEAST_BYTES, verdict.size)
         while self._known_bytes > REMEMBERED_BYTES and len(self._known) > 1:
@@ -158,7 +164,7 @@ class Constraints:
             self._known_bytes -= max(LEAST_BYTES, oldest.size)
 
 
-def _lighten(document: Document, verdict: Verdict | None) -> list[str]:
+def _lighten(document: Document, verdict: ConstraintVerdict | None) -> list[str]:
     """Remove optional parts from tools that do not fit; return what the client is told of it."""
     if verdict is None or verdict.outcome == FITS.outcome:
         return []
@@ -167,7 +173,7 @@ def _lighten(document: Document, verdict: Verdict | None) -> list[str]:
     return [what] if lost else []
 
 
-def _digest(forms: list[Form], settings: GateSettings) -> bytes:
+def _digest(forms: list[ConstraintForm], settings: GateSettings) -> bytes:
     """Return what tells forms apart, as the engine's cache does; with other limits all are new."""
     texts = [(form.kind, form.text) for form in forms]
     return sha256(json.dumps([settings.limits.schema_units, texts]).encode()).digest()
@@ -184,7 +190,7 @@ class WorkerProcess:
         self.reading: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
         self._numbers = count()
-        self._answers: dict[int, asyncio.Future[Verdict]] = {}
+        self._answers: dict[int, asyncio.Future[ConstraintVerdict]] = {}
 
     def prepare(self, config: Any) -> None:
         """Take the vocabulary from the engine's configuration; without it all are refused."""
@@ -199,10 +205,12 @@ class WorkerProcess:
         if self._writer is not None:
             self._writer.close()
 
-    async def measure(self, forms: list[Form], most_milliseconds: int) -> Verdict:
+    async def measure(
+        self, forms: list[ConstraintForm], most_milliseconds: int
+    ) -> ConstraintVerdict:
         """Have forms compiled; a caller that is cancelled ends the job."""
         job, pairs = next(self._numbers), [(form.kind, form.text) for form in forms]
-        answer: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[ConstraintVerdict] = asyncio.get_running_loop().create_future()
         self._answers[job] = answer
         try:
             async with asyncio.timeout(MOST_SECONDS):
@@ -241,7 +249,7 @@ class WorkerProcess:
                 found = json.loads(line)
                 answer = self._answers.get(found.pop("id"))
                 if answer is not None and not answer.done():
-                    answer.set_result(Verdict(**found))
+                    answer.set_result(ConstraintVerdict(**found))
         self.close()
         self._writer = None
         process.kill()

@@ -13,7 +13,7 @@ import pytest
 
 from slipstream.serving.plugin_settings import leave_trial, with_drafter
 from slipstream.serving.run import Run
-from slipstream.serving.swaps import ServedDrafter, SwapOrder, Trial
+from slipstream.serving.swaps import ServedDrafter, SwapOrder, SwapTrial
 from tests.unit.serving.supervision.fake_engine import Stage
 from tests.unit.serving.supervision.swapping.test_swapping import Theatre, log_requests
 from tests.unit.vllm_plugin.gate.test_swaps import Client
@@ -27,7 +27,7 @@ async def order(theatre: Theatre, seconds: float) -> None:
     await theatre.stage.say(made)
 
 
-def find_trial(run: Run) -> Trial:
+def find_trial(run: Run) -> SwapTrial:
     assert run.trial is not None
     return run.trial
 
@@ -154,7 +154,7 @@ def test_without_requests_to_compare_with_no_trial_begins(theatre: Theatre) -> N
 def test_the_successor_of_a_killed_supervisor_serves_the_drafter_before(theatre: Theatre) -> None:
     now = datetime.now(UTC)
     run, before = theatre.run, ServedDrafter(name="old", folder=theatre.old, since=now)
-    trial = Trial(
+    trial = SwapTrial(
         order="1",
         drafter="new",
         folder=theatre.new,

@@ -8,8 +8,8 @@ from hypothesis import strategies as some
 
 from slipstream.hardware import load_host
 from slipstream.serving.supervision.watching.watchdog import (
+    EngineObservation,
     MemoryGuard,
-    Observation,
     assess,
     guard_host,
     should_probe,
@@ -18,7 +18,7 @@ from slipstream.serving.supervision.watching.watchdog import (
 NOW = 10_000.0
 seconds = some.floats(0, 5000)
 observations = some.builds(
-    Observation,
+    EngineObservation,
     now=some.just(NOW),
     in_flight=some.integers(0, 64),
     last_token_at=some.none() | seconds.map(lambda ago: NOW - ago),
@@ -37,9 +37,9 @@ def see(
     failed: int = 0,
     prompt: int = 0,
     rate: float | None = 1000,
-) -> Observation:
+) -> EngineObservation:
     """Make an observation; tokens and generations are given in seconds ago."""
-    return Observation(
+    return EngineObservation(
         now=NOW,
         in_flight=in_flight,
         last_token_at=None if token is None else NOW - token,
@@ -74,7 +74,7 @@ def see(
     ],
 )
 def test_an_engine_is_judged_by_what_it_generates(
-    seen: Observation, ready: bool, stuck: bool
+    seen: EngineObservation, ready: bool, stuck: bool
 ) -> None:
     health = assess(seen)
     assert (health.ready, health.stuck) == (ready, stuck)
@@ -94,13 +94,13 @@ def test_an_engine_is_judged_by_what_it_generates(
     ],
 )
 def test_only_an_engine_that_says_nothing_is_probed(
-    seen: Observation, last_probe: float | None, probe: bool
+    seen: EngineObservation, last_probe: float | None, probe: bool
 ) -> None:
     assert should_probe(seen, None if last_probe is None else NOW - last_probe) is probe
 
 
 @given(observations)
-def test_a_stuck_engine_was_silent_for_a_minute_and_failed_twice(seen: Observation) -> None:
+def test_a_stuck_engine_was_silent_for_a_minute_and_failed_twice(seen: EngineObservation) -> None:
     health = assess(seen)
     silent = seen.silent_seconds
     assert not (health.ready and health.stuck)
@@ -111,21 +111,23 @@ def test_a_stuck_engine_was_silent_for_a_minute_and_failed_twice(seen: Observati
 
 
 @given(observations, seconds)
-def test_a_token_now_heals_everything(seen: Observation, later: float) -> None:
+def test_a_token_now_heals_everything(seen: EngineObservation, later: float) -> None:
     health = assess(replace(seen, now=NOW + later, last_token_at=NOW + later))
     assert health.ready
     assert not health.stuck
 
 
 @given(observations)
-def test_an_engine_that_froze_is_replaced_in_the_end(seen: Observation) -> None:
+def test_an_engine_that_froze_is_replaced_in_the_end(seen: EngineObservation) -> None:
     frozen = replace(seen, now=NOW + 2_000_000, failed_probes=2)
     assert assess(frozen).stuck == (seen.silent_seconds is not None)
     assert should_probe(frozen, NOW)
 
 
 @given(observations, some.integers(0, 131072))
-def test_a_longer_prompt_never_makes_an_engine_look_worse(seen: Observation, more: int) -> None:
+def test_a_longer_prompt_never_makes_an_engine_look_worse(
+    seen: EngineObservation, more: int
+) -> None:
     longer = assess(replace(seen, longest_prompt_tokens=seen.longest_prompt_tokens + more))
     assert longer.ready >= assess(seen).ready
     assert longer.stuck <= assess(seen).stuck

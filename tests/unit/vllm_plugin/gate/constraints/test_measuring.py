@@ -17,7 +17,7 @@ from slipstream.serving.supervision.generation import SCHEMA as PROBE_SCHEMA
 from slipstream.vllm_plugin.gate.answers import App
 from slipstream.vllm_plugin.gate.callers import key_ring
 from slipstream.vllm_plugin.gate.constraints import measuring
-from slipstream.vllm_plugin.gate.constraints.forms import Form
+from slipstream.vllm_plugin.gate.constraints.forms import ConstraintForm
 from slipstream.vllm_plugin.gate.constraints.measuring import (
     CHILDREN,
     MINUTE,
@@ -55,7 +55,7 @@ class Slow(Measured):
         self.go_on = asyncio.Event()
         self.running = self.most_running = self.ended_early = 0
 
-    async def measure(self, forms: list[Form], most_milliseconds: int) -> Verdict:
+    async def measure(self, forms: list[ConstraintForm], most_milliseconds: int) -> Verdict:
         self.running += 1
         self.most_running = max(self.running, self.most_running)
         try:
@@ -212,7 +212,7 @@ def test_a_key_past_its_count_waits_and_others_do_not(tmp_path: Path, engine: En
 @pytest.mark.parametrize("found", [COSTLY, Verdict("fits", 3000)])
 def test_costly_ones_are_few_in_a_minute_refused_or_not(tmp_path: Path, found: Verdict) -> None:
     class Patient(Measured):
-        async def measure(self, forms: list[Form], most_milliseconds: int) -> Verdict:
+        async def measure(self, forms: list[ConstraintForm], most_milliseconds: int) -> Verdict:
             clock.now += 4
             return await super().measure(forms, most_milliseconds)
 

@@ -16,7 +16,7 @@ import pytest
 from slipstream.measuring.workloads import shipped
 from slipstream.serving.access.gate_file import GateLimits
 from slipstream.vllm_plugin.gate.constraints import worker
-from slipstream.vllm_plugin.gate.constraints.forms import Form, list_forms
+from slipstream.vllm_plugin.gate.constraints.forms import ConstraintForm, list_forms
 from slipstream.vllm_plugin.gate.constraints.measuring import Unmeasured, WorkerProcess
 from tests.engine.gate.corpus_of_schemas import (
     BOUNDED,
@@ -46,8 +46,8 @@ KINDS = (
     *("costly behind thirty references", "a length of 2**63"),
 )
 LOOKS_COSTLY = ("three hundred like arrays", "unions in unions", "costly in a not")
-ANY = Form("json", "json", "{}")
-ENDLESS = Form("json", "json", json.dumps(lengths(*range(1000, 1040))))
+ANY = ConstraintForm("json", "json", "{}")
+ENDLESS = ConstraintForm("json", "json", json.dumps(lengths(*range(1000, 1040))))
 
 
 def children_of(process: int) -> list[int]:
@@ -113,17 +113,23 @@ def test_what_agents_and_workloads_send_fits() -> None:
     assert {name: one for name, one in found.items() if one.outcome != "fits"} == {}
 
 
-OTHERS: dict[str, tuple[Form, str]] = {
-    "plain": (Form("regex", "regex", r"[a-z]+( [a-z]+)*"), "fits"),
-    "ambiguous": (Form("regex", "regex", "(a*b*)*c"), "faulty"),
-    "unreadable": (Form("regex", "regex", "("), "faulty"),
-    "choices": (Form("choice", "choice", json.dumps(["a", 'b "\\', ""])), "fits"),
-    "no choice": (Form("choice", "choice", "[]"), "faulty"),
-    "numbers": (Form("choice", "choice", "[1, 2]"), "faulty"),
-    "no JSON": (Form("json", "json", "{"), "faulty"),
-    "too deep": (Form("json", "json", "[" * 60_000), "faulty"),
-    "ambiguous within": (Form("json", "json", '{"items": [{"pattern": "(a+)+b"}]}'), "faulty"),
-    "ambiguous name": (Form("json", "json", '{"patternProperties": {"(a+)+b": {}}}'), "faulty"),
+OTHERS: dict[str, tuple[ConstraintForm, str]] = {
+    "plain": (ConstraintForm("regex", "regex", r"[a-z]+( [a-z]+)*"), "fits"),
+    "ambiguous": (ConstraintForm("regex", "regex", "(a*b*)*c"), "faulty"),
+    "unreadable": (ConstraintForm("regex", "regex", "("), "faulty"),
+    "choices": (ConstraintForm("choice", "choice", json.dumps(["a", 'b "\\', ""])), "fits"),
+    "no choice": (ConstraintForm("choice", "choice", "[]"), "faulty"),
+    "numbers": (ConstraintForm("choice", "choice", "[1, 2]"), "faulty"),
+    "no JSON": (ConstraintForm("json", "json", "{"), "faulty"),
+    "too deep": (ConstraintForm("json", "json", "[" * 60_000), "faulty"),
+    "ambiguous within": (
+        ConstraintForm("json", "json", '{"items": [{"pattern": "(a+)+b"}]}'),
+        "faulty",
+    ),
+    "ambiguous name": (
+        ConstraintForm("json", "json", '{"patternProperties": {"(a+)+b": {}}}'),
+        "faulty",
+    ),
 }
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from slipstream.vllm_plugin.gate.constraints.forms import Form
-from slipstream.vllm_plugin.gate.constraints.measuring import Verdict, WorkerProcess
+from slipstream.vllm_plugin.gate.constraints.forms import ConstraintForm
+from slipstream.vllm_plugin.gate.constraints.measuring import ConstraintVerdict, WorkerProcess
 
 TOKENS = 6000
 LONG_MILLISECONDS = 30_000
@@ -49,11 +49,11 @@ async def running_worker() -> AsyncIterator[WorkerProcess]:
 
 
 def measure_all(
-    forms: dict[str, Form], most_milliseconds: int = LONG_MILLISECONDS
-) -> dict[str, Verdict]:
+    forms: dict[str, ConstraintForm], most_milliseconds: int = LONG_MILLISECONDS
+) -> dict[str, ConstraintVerdict]:
     """Measure forms by name, one after the other."""
 
-    async def run() -> dict[str, Verdict]:
+    async def run() -> dict[str, ConstraintVerdict]:
         async with running_worker() as worker:
             return {
                 name: await worker.measure([form], most_milliseconds)
@@ -65,6 +65,6 @@ def measure_all(
 
 def measure_schemas(
     schemas: dict[str, Any], most_milliseconds: int = LONG_MILLISECONDS
-) -> dict[str, Verdict]:
-    forms = {name: Form("json", "json", json.dumps(one)) for name, one in schemas.items()}
+) -> dict[str, ConstraintVerdict]:
+    forms = {name: ConstraintForm("json", "json", json.dumps(one)) for name, one in schemas.items()}
     return measure_all(forms, most_milliseconds)

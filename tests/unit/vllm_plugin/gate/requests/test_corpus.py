@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from slipstream.serving.access.keys import make_key
-from slipstream.vllm_plugin.gate.constraints.measuring import Verdict
+from slipstream.vllm_plugin.gate.constraints.measuring import ConstraintVerdict
 from tests.engine.gate.corpus import CORPUS
 from tests.engine.gate.corpus_of_agents import AGENTS_PAST_LIMITS
 from tests.engine.gate.corpus_of_schemas import (
@@ -20,7 +20,7 @@ from tests.unit.vllm_plugin.gate.test_sockets import send_raw, serve, status_of
 
 
 def send_all(
-    folder: Path, requests: Sequence[Hostile], *found: Verdict
+    folder: Path, requests: Sequence[Hostile], *found: ConstraintVerdict
 ) -> tuple[dict[str, int], Engine]:
     """Send requests through a real server; return the status of each, by name."""
     keys = folder / "keys.json"
@@ -48,7 +48,7 @@ def test_what_is_past_a_limit_or_no_request_never_reaches_the_engine(tmp_path: P
     """What the worker finds of the schemas is shown with the real one: here none is overlooked."""
     agents = [one for one in AGENTS_PAST_LIMITS if 413 not in one.expected]
     requests = [*SCHEMAS_PAST_LIMITS, *FAULTY_SCHEMAS, *agents, *ODD_TEXTS]
-    answers, engine = send_all(tmp_path, requests, Verdict("costly", 3000))
+    answers, engine = send_all(tmp_path, requests, ConstraintVerdict("costly", 3000))
     assert {name: status for name, status in answers.items() if status != 400} == {}
     assert engine.scopes == []
 
