@@ -84,12 +84,12 @@ FLEET_VERBS = {
     "doctor": "check machines, links, ports and runs, and suggest fixes",
 }
 # What the verbs above run on the machines; not for people.
-FAR_VERBS = {"far": "carry out a request of a fleet's control machine, as JSON"}
+INTERNAL_VERBS = {"far": "carry out a request of a fleet's control machine, as JSON"}
 VERBS = {
     name: text for group in (*VERB_GROUPS.values(), SHELL_VERBS) for name, text in group.items()
 }
 ONE_WORD_VERBS = {name: summary for name, summary in VERBS.items() if name != "fleet"}
-PEOPLES_VERBS = ONE_WORD_VERBS | {f"fleet {name}": text for name, text in FLEET_VERBS.items()}
+PUBLIC_VERBS = ONE_WORD_VERBS | {f"fleet {name}": text for name, text in FLEET_VERBS.items()}
 _HELP_FORMATTER = partial(argparse.RawDescriptionHelpFormatter, max_help_position=28)
 ENGINE_ARGUMENTS = "[-- ENGINE ARGUMENTS]"
 _ENGINE_ARGUMENTS_NOTE = (
@@ -157,7 +157,7 @@ def parse_arguments(
         if not rest or rest[0].startswith("-"):
             return None, fleet.parse_args(rest), fleet.format_help()
         name, rest = f"fleet {rest[0]}", rest[1:]
-        if name.split()[1] not in {**FLEET_VERBS, **FAR_VERBS}:
+        if name.split()[1] not in {**FLEET_VERBS, **INTERNAL_VERBS}:
             raise unknown_verb([name, *rest], [f"fleet {one}" for one in FLEET_VERBS])
     verb = load_verb(name)
     own, raw = _split(rest)
@@ -293,7 +293,7 @@ def _add_help(parser: argparse._ActionsContainer) -> None:
 
 def _find_summary(name: str) -> str:
     first, _, second = name.partition(" ")
-    return (FLEET_VERBS | FAR_VERBS)[second] if second else VERBS[first]
+    return (FLEET_VERBS | INTERNAL_VERBS)[second] if second else VERBS[first]
 
 
 def _sentence(summary: str) -> str:

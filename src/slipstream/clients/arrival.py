@@ -183,10 +183,15 @@ class ArrivingAnswer:
     def _measure(self) -> Sample:
         """Return what came as a measured request, which is checked."""
         ended = self._reader.last_at or time.monotonic()
-        asked: dict[str, Any] = {"prompt_id": "", "kind": "", "concurrency": 1, "began_at": 0.0}
+        request_fields: dict[str, Any] = {
+            "prompt_id": "",
+            "kind": "",
+            "concurrency": 1,
+            "began_at": 0.0,
+        }
         came = self._reader.describe(self._began)
         try:
-            return Sample(**asked, seconds=ended - self._began, **came)
+            return Sample(**request_fields, seconds=ended - self._began, **came)
         except ValidationError as fault:
             raise _break_off(f"its figures cannot be read: {fault.errors()[0]['msg']}") from fault
 

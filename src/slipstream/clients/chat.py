@@ -39,10 +39,10 @@ class ChatConversation:
 
     def ask(self, text: str, show: Show) -> ChatAnswer:
         """Ask a message; it stays in the conversation with what was answered, if that is a text."""
-        asked = [*self.messages, {"role": "user", "content": text}]
-        answer = self._send(asked, show, plain=False)
+        turns = [*self.messages, {"role": "user", "content": text}]
+        answer = self._send(turns, show, plain=False)
         if answer.text or not answer.interrupted:
-            self.messages = [*asked, {"role": "assistant", "content": answer.text}]
+            self.messages = [*turns, {"role": "assistant", "content": answer.text}]
             self.last = answer
         return answer
 

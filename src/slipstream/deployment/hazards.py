@@ -121,12 +121,12 @@ def _check_node(pod: Pod) -> Iterator[Fault]:
 
 def _check_probes(pod: Pod) -> Iterator[Fault]:
     """Have a pod that listens probed, by what the gate answers."""
-    asked = {"startupProbe": "/livez", "livenessProbe": "/livez", "readinessProbe": "/readyz"}
+    paths = {"startupProbe": "/livez", "livenessProbe": "/livez", "readinessProbe": "/readyz"}
     for container in pod.spec["containers"]:
         if not container.get("ports"):
             continue
         where = f"{pod.where}, container {container['name']}"
-        for name, path in asked.items():
+        for name, path in paths.items():
             probe = container.get(name) or {}
             code = name.replace("Probe", "-probe")
             if (probe.get("httpGet") or {}).get("path") != path:
@@ -321,8 +321,8 @@ def _check_policy(where: str, spec: Object) -> Iterator[Fault]:
                     f"open-{direction}", where, message, f"{side}: labels of the members"
                 )
             # Ranks listen at ports of their choice, without a password.
-            strangers = [peer for peer in peers or () if peer != members]
-            if direction == "ingress" and strangers and not rule.get("ports"):
+            others = [peer for peer in peers or () if peer != members]
+            if direction == "ingress" and others and not rule.get("ports"):
                 message = "the ports of the engine's ranks are open to non-members"
                 yield make_hazard("open-ranks", where, message, "a rule for the members only")
 

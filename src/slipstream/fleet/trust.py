@@ -261,8 +261,8 @@ def add_certificates(far: Machines, status: FleetStatus) -> FleetStatus:
             return min((one.not_valid_after_utc for one in loaded), default=None)
         return None
 
-    asked = [one.machine for one in status.machines if one.fault is None]
-    ends = ask_all(asked, find_end)
+    reachable = [one.machine for one in status.machines if one.fault is None]
+    ends = ask_all(reachable, find_end)
     machines = (
         one.model_copy(update={"certificate_ends": end})
         if isinstance(end := ends.get(one.machine), datetime)

@@ -148,13 +148,13 @@ class Prospect:
     worth: Benefit
     lack: str | None
 
-    def find_objection(self, *, asked: bool) -> str | None:
+    def find_objection(self, *, forced: bool) -> str | None:
         """Return why no round is begun; whoever asks for one decides himself what it is worth."""
         if self.material is None:
             return "too little text is kept: too few different prompts, or none to evaluate with"
         if self.lack is not None:
             return self.lack
-        return None if asked or self.worth.pays else self.worth.because
+        return None if forced or self.worth.pays else self.worth.because
 
 
 def look_ahead(

@@ -149,7 +149,7 @@ class Job:
         ledgers = self._folder.list_ledgers()
         prospect = look_ahead(run, ledgers, self._home, serving, free, self._steps)
         self._new_tokens = prospect.new_tokens
-        if (against := prospect.find_objection(asked=self._once)) is not None:
+        if (against := prospect.find_objection(forced=self._once)) is not None:
             waiting = progress if self._once else progress.wait_longer()
             return self._close(waiting, against, progress.learnt_until)
         self.report("deciding", f"{due}; {prospect.worth.because}", generation=serving.number)

@@ -68,16 +68,16 @@ def _read(content: memoryview, start: int) -> tuple[KeptAnswer, int]:
     """Read the record at a place, and return it with the place of the next one."""
     if len(content) < start + _HEAD.size:
         raise ValueError("the record is cut off")
-    mark, kind, at, asked, answered, checksum = _HEAD.unpack_from(content, start)
+    mark, kind, at, prompt_length, answer_length, checksum = _HEAD.unpack_from(content, start)
     begin = start + _HEAD.size
-    end = begin + 4 * (asked + answered)
+    end = begin + 4 * (prompt_length + answer_length)
     if mark != _MARK or kind >= len(KINDS) or end - start > MOST_RECORD_BYTES:
         raise ValueError("not a record")
     body = content[begin:end]
     if len(body) < end - begin or zlib.crc32(body) != checksum:
         raise ValueError("the record is cut off")
     tokens = np.frombuffer(body, np.uint32)
-    return KeptAnswer(KINDS[kind], at, tokens[:asked], tokens[asked:]), end
+    return KeptAnswer(KINDS[kind], at, tokens[:prompt_length], tokens[prompt_length:]), end
 
 
 def read_kept(folder: Path) -> Iterator[KeptAnswer]:

@@ -172,8 +172,8 @@ def _find_pair_faults(inputs: PlanInputs, settings: EngineSettings) -> list[Faul
     )
     if drafter is None:
         return list(engine)
-    asked = settings.context.value if settings.context else -1
-    context = asked if asked > 0 else inputs.target.context or 0
+    planned = settings.context.value if settings.context else -1
+    context = planned if planned > 0 else inputs.target.context or 0
     pairing = pair(
         inputs.target,
         drafter,
@@ -270,11 +270,13 @@ def _find_memory_faults(
         message += describe_users(inputs)
         yield (refuse if sure else warn)("cache", message, "--context TOKENS")
         return
-    asked, context = inputs.given.sequences, inputs.given.context
+    sequences, context = inputs.given.sequences, inputs.given.context
     held = memory.sequences_that_fit if context else memory.usual_sequences_that_fit
-    if asked is not None and held is not None and held < asked.value:
+    if sequences is not None and held is not None and held < sequences.value:
         length = context.value if context else memory.usual_tokens
-        message = f"the cache holds {held} of the {asked.value} sequences at {length} tokens each"
+        message = (
+            f"the cache holds {held} of the {sequences.value} sequences at {length} tokens each"
+        )
         yield warn("cache", message, f"--users {max(1, held)}, or --goal capacity")
 
 

@@ -52,10 +52,10 @@ class Fitted:
 
     def _lacks_seats(self) -> bool:
         """Return whether fewer sequences of a usual length fit than the user asked for."""
-        if (asked := self.inputs.given.sequences) is None:
+        if (sequences := self.inputs.given.sequences) is None:
             return False
         usual = self.count_usual()
-        return usual is not None and usual < asked.value
+        return usual is not None and usual < sequences.value
 
     def count_needed(self) -> int:
         """Return how many sequences of full length must fit: one, or two conversations."""
@@ -172,8 +172,8 @@ def _take_fewer_tokens(fitted: Fitted) -> Fitted:
     """Lower the tokens of a step: their activations, and what windows keep of a step."""
     settings, inputs = fitted.settings, fitted.inputs
     tokens = settings.batched_tokens
-    asked = inputs.given.sequences.value if inputs.given.sequences else 1
-    least = max(LEAST_BATCHED_TOKENS, asked * (settings.draft_length + 1))
+    users = inputs.given.sequences.value if inputs.given.sequences else 1
+    least = max(LEAST_BATCHED_TOKENS, users * (settings.draft_length + 1))
     if tokens is None or inputs.given.batched_tokens or tokens.value < 2 * least:
         return fitted
     why = f"{tokens.value} leave too little memory for the cache"

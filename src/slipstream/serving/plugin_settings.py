@@ -143,8 +143,8 @@ def withdraw_swaps(plan: LaunchPlan) -> LaunchPlan:
 def takes_swaps(plan: LaunchPlan) -> bool:
     """Return whether an engine of this plan can swap its drafter."""
     transfer = plan.settings.rest.get(TRANSFER)
-    asked = transfer is not None and transfer.value == {"backend": BACKEND}
-    return asked and plan.drafter is not None
+    is_planned = transfer is not None and transfer.value == {"backend": BACKEND}
+    return is_planned and plan.drafter is not None
 
 
 def with_drafter(plan: LaunchPlan, folder: Path, because: str) -> LaunchPlan:

@@ -73,9 +73,9 @@ def localize(plan: LaunchPlan, obtain: Obtain) -> LaunchPlan:
 
 
 def listen_at(plan: LaunchPlan, host: str | None, port: int | None) -> LaunchPlan:
-    asked = (("host", host), ("port", port))
+    chosen = (("host", host), ("port", port))
     return plan.change(
-        **{name: Choice(value, "user", "requested") for name, value in asked if value is not None}
+        **{name: Choice(value, "user", "requested") for name, value in chosen if value is not None}
     )
 
 
@@ -108,8 +108,8 @@ def put_behind_gate(
             f"{_API_PROCESSES} {processes}: limits per key are counted in one API process",
             hint=f"leave {_API_PROCESSES} out, or serve several engines behind a proxy",
         )
-    asked = plan.settings.middleware
-    others = tuple(one for one in asked.value if one != GATE_CLASS) if asked else ()
+    planned = plan.settings.middleware
+    others = tuple(one for one in planned.value if one != GATE_CLASS) if planned else ()
     because = "vLLM's own key check leaves routes open; the last middleware is the outermost"
     plan = plan.change(middleware=Choice((*others, GATE_CLASS), "default", because))
     if not _ACCESS_LOG_FLAGS & plan.settings.rest.keys():
@@ -137,9 +137,9 @@ def follow_head(plan: LaunchPlan, *, steered: bool = True) -> LaunchPlan:
 
 def leave_without_gate(plan: LaunchPlan) -> LaunchPlan:
     """Return the plan without the gate, which serves this machine only."""
-    asked = plan.settings.middleware
-    others = tuple(one for one in asked.value if one != GATE_CLASS) if asked else ()
-    kept = Choice(others, asked.source, asked.because) if asked and others else None
+    planned = plan.settings.middleware
+    others = tuple(one for one in planned.value if one != GATE_CLASS) if planned else ()
+    kept = Choice(others, planned.source, planned.because) if planned and others else None
     _require_head(plan)
     plan = _have_port(plan.change(middleware=kept))
     plan = withdraw_swaps(plan.change_variables({GATE_VARIABLE: None}))

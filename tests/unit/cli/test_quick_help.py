@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from slipstream.cli.arguments import PEOPLES_VERBS, load_verb, make_verb_parser
+from slipstream.cli.arguments import PUBLIC_VERBS, load_verb, make_verb_parser
 from slipstream.cli.quick_help import asks_for_help
 
 MOST_MODULES = 40
@@ -22,7 +22,7 @@ finally:
 """
 
 
-@pytest.mark.parametrize("name", PEOPLES_VERBS)
+@pytest.mark.parametrize("name", PUBLIC_VERBS)
 def test_a_help_needs_few_modules_and_is_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     words = [sys.executable, "-c", CODE, *name.split(), "--help"]

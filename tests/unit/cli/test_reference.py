@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.cli.arguments import PEOPLES_VERBS, load_verb, make_verb_parser, parse_arguments
+from slipstream.cli.arguments import PUBLIC_VERBS, load_verb, make_verb_parser, parse_arguments
 from slipstream.errors import ExitCode
 from tests.docs.documents import Block, find_commands
 
@@ -26,7 +26,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 def test_every_verb_and_exit_code_has_its_place(pages: tuple[str, str]) -> None:
     manual, reference = pages
-    for verb in PEOPLES_VERBS:
+    for verb in PUBLIC_VERBS:
         assert f"\n.SH SLIPSTREAM {verb.upper()}\n" in manual
         assert f"\n## slipstream {verb}\n\n```\nusage: slipstream {verb} " in reference
     assert all(f"\n.B {int(code)}\n" in manual for code in ExitCode)
@@ -63,7 +63,7 @@ def test_a_verbs_module_is_in_the_package_of_its_group() -> None:
     assert vars(load_verb("config"))["__name__"] == "slipstream.cli.config"
 
 
-@pytest.mark.parametrize("name", PEOPLES_VERBS)
+@pytest.mark.parametrize("name", PUBLIC_VERBS)
 def test_every_verb_shows_two_examples_that_can_be_typed(name: str) -> None:
     verb = load_verb(name)
     commands = list(find_commands(Block(name, ("sh",), getattr(verb, "EXAMPLES", ""))))
@@ -73,7 +73,7 @@ def test_every_verb_shows_two_examples_that_can_be_typed(name: str) -> None:
         parse_arguments(words)
 
 
-@pytest.mark.parametrize("name", PEOPLES_VERBS)
+@pytest.mark.parametrize("name", PUBLIC_VERBS)
 def test_every_option_says_what_it_sets(name: str) -> None:
     parser = make_verb_parser(name, load_verb(name))
     unexplained = [action.dest for action in parser._actions if len(action.help or "") < 12]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slipstream.cli.arguments import PEOPLES_VERBS, load_verb, make_verb_parser
+from slipstream.cli.arguments import PUBLIC_VERBS, load_verb, make_verb_parser
 from slipstream.cli.main import run
 from slipstream.cli.screen import wrap
 
@@ -63,7 +63,7 @@ def find_wide(text: str) -> Iterator[str]:
             yield line
 
 
-@pytest.mark.parametrize("name", PEOPLES_VERBS)
+@pytest.mark.parametrize("name", PUBLIC_VERBS)
 def test_a_help_fits(name: str) -> None:
     assert list(find_wide(make_verb_parser(name, load_verb(name)).format_help())) == []
 

@@ -229,8 +229,8 @@ def _measure_way(far: Machines, way: Link) -> Link:
     stream = far.start(way.b, name_request(serving), stdin=content)
     try:
         port = _read_port(way.b, stream)
-        asked = MeasureLink(source=way.address_a, address=way.address_b, port=port, secret=secret)
-        figures = far.ask(way.a, asked, LinkFigures)
+        request = MeasureLink(source=way.address_a, address=way.address_b, port=port, secret=secret)
+        figures = far.ask(way.a, request, LinkFigures)
     finally:
         stream.close()
     gigabits, round_trip = round(figures.gigabits, 2), round(figures.round_trip_ms, 3)

@@ -219,14 +219,14 @@ def _describe(
 def read_fleet_view(far: Machines, status: FleetStatus) -> FleetView:
     heads = {name: group.machines[0] for name, group in far.fleet.groups.items()}
     runs = {name: status.find_machine(head).run for name, head in heads.items()}
-    asked = {name: run.id for name, run in runs.items() if run is not None}
+    run_ids = {name: run.id for name, run in runs.items() if run is not None}
 
     def ask(name: str) -> LiveView:
-        words = ["top", "--once", "--json", asked[name]]
+        words = ["top", "--once", "--json", run_ids[name]]
         answer = far.call(heads[name], words, timeout=VIEW_SECONDS)
         return read_answer(heads[name], answer, LiveView)
 
-    views = ask_all(asked, ask)
+    views = ask_all(run_ids, ask)
     groups = tuple(
         _view(one, far.fleet.groups[one.name].machines, views.get(one.name))
         for one in status.groups

@@ -143,7 +143,7 @@ async def stream(
     except OSError as gone:
         fault = reader.fault or f"{type(gone).__name__}: {gone}"
     ended = reader.last_at if fault is None and reader.last_at else time.monotonic()
-    asked: dict[str, Any] = {
+    request_fields: dict[str, Any] = {
         "prompt_id": request.prompt_id,
         "kind": request.kind,
         "concurrency": concurrency,
@@ -151,9 +151,9 @@ async def stream(
         "seconds": ended - began,
     }
     try:
-        return Sample(**asked, **reader.describe(began), error=fault)
+        return Sample(**request_fields, **reader.describe(began), error=fault)
     except (TypeError, AttributeError, ValueError) as odd:
-        return Sample(**asked, error=fault or f"cannot read the answer: {_shorten(odd)}")
+        return Sample(**request_fields, error=fault or f"cannot read the answer: {_shorten(odd)}")
 
 
 async def _wait(connection: HttpConnection, done: asyncio.Future[None]) -> str | None:

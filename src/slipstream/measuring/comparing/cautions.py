@@ -79,20 +79,20 @@ def _find_failures(blocks: Sequence[Block], names: Mapping[Arm, str]) -> Iterato
 
 
 def _find_gaps(blocks: Sequence[Block], readings: Readings) -> Iterator[Caution]:
-    asked = {
+    measured = {
         (cell, sample.task or sample.prompt_id)
         for block in blocks
         for cell, samples in split_loads(block.samples).items()
         for sample in samples
     }
     kept = {(cell, name) for cell, prompts in readings.speeds.items() for name in prompts}
-    if lost := len(asked - kept):
+    if lost := len(measured - kept):
         what = "tasks" if has_tasks(blocks) else "prompts"
         message = (
-            f"{lost} of {len(asked)} {what} were left out: not every block has a time for them"
+            f"{lost} of {len(measured)} {what} were left out: not every block has a time for them"
         )
-        yield Caution(code="left-out", message=message, grave=2 * lost > len(asked))
-    gone = sorted({cell for cell, _ in asked} - set(readings.speeds))
+        yield Caution(code="left-out", message=message, grave=2 * lost > len(measured))
+    gone = sorted({cell for cell, _ in measured} - set(readings.speeds))
     if gone:
         cells = ", ".join(f"{kind} at concurrency {concurrency}" for kind, concurrency in gone)
         yield Caution(code="left-out", message=f"there are no figures for {cells}")

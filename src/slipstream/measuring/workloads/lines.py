@@ -91,8 +91,8 @@ class Line(Record, extra="ignore"):
         """Return what the target answers: all but the answers at the end."""
         if self.messages is None:
             return (Turn.model_validate({"role": "user", "content": self.prompt}),)
-        asked = dropwhile(lambda turn: turn.role == "assistant", reversed(self.messages))
-        return tuple(asked)[::-1]
+        left = dropwhile(lambda turn: turn.role == "assistant", reversed(self.messages))
+        return tuple(left)[::-1]
 
 
 def find_request(line: dict[str, Any]) -> dict[str, Any]:

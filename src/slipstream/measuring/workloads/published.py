@@ -88,7 +88,7 @@ SETS = {
 def read_published(name: str, path: Path) -> tuple[Prompt, ...]:
     known = SETS[name]
     lines = read_lines([path], known.row, hint=f"pass the published file {known.file}: {name}:PATH")
-    asked = [known.ask(line.record, line.number) for line in lines]
+    prompts = [known.ask(line.record, line.number) for line in lines]
     return tuple(
         Prompt(
             id=f"{name}-{one.name}",
@@ -97,5 +97,5 @@ def read_published(name: str, path: Path) -> tuple[Prompt, ...]:
             max_tokens=known.max_tokens,
             origin=line.place,
         )
-        for one, line in zip(asked, lines, strict=True)
+        for one, line in zip(prompts, lines, strict=True)
     )

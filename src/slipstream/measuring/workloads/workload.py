@@ -77,10 +77,10 @@ class Workload(Record):
     @property
     def sha256(self) -> str:
         """Return the hash of the prompts, wherever they were read from."""
-        asked = (
+        texts = (
             prompt.model_dump_json(exclude={"origin"}, exclude_none=True) for prompt in self.prompts
         )
-        return sha256("\n".join(asked).encode()).hexdigest()
+        return sha256("\n".join(texts).encode()).hexdigest()
 
 
 def estimate_tokens(text: str) -> int:

@@ -84,8 +84,8 @@ def _conclude(report: BenchReport, speeds: Mapping[str, float]) -> str:
         return "Nothing was measured."
     rates = ", ".join(f"{speed:.1f} tokens/s {place}" for place, speed in speeds.items())
     failed = sum(cell.failed for cell in report.cells)
-    asked = sum(cell.requests for cell in report.cells)
-    end = f"; {failed} of {asked} requests failed" if failed else ""
+    requests = sum(cell.requests for cell in report.cells)
+    end = f"; {failed} of {requests} requests failed" if failed else ""
     sentence = (
         f"{report.conditions.model} reaches {rates} over all kinds{_tell_tasks(report)}{end}."
     )

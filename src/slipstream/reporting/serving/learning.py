@@ -51,7 +51,7 @@ def render_prospect(prospect: "Prospect", wanted_tokens: int) -> str:
         )
         for one in prospect.worth.kinds
     ]
-    against = prospect.find_objection(asked=False)
+    against = prospect.find_objection(forced=False)
     due = prospect.trigger or "no round is due: neither enough new text nor a drift"
     text = prospect.material
     facts = [

@@ -19,7 +19,7 @@ from slipstream.serving.access.addresses import ANSWER_SECONDS, Address
 from slipstream.serving.access.listeners import IPAddress, find_listening, list_held_sockets
 from slipstream.serving.messages import read_peer
 
-Owner = Literal["nobody", "engine", "stranger"]
+Owner = Literal["nobody", "engine", "other"]
 Watch = Callable[[str, dict[str, Any]], Awaitable[None]]
 
 _CONNECTED = ("connection.connect_tcp.complete", "connection.connect_unix_socket.complete")
@@ -42,7 +42,7 @@ class OwnListener:
             return self._find_socket_owner(self.address.socket)
         if not self._find_listening():
             return "nobody"
-        return "engine" if self._find_held() else "stranger"
+        return "engine" if self._find_held() else "other"
 
     def watch(self) -> Watch:
         """Return a trace for one httpx request that refuses a connection to any other process."""
@@ -86,5 +86,5 @@ class OwnListener:
         with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
             probe.settimeout(ANSWER_SECONDS)
             probe.connect(path)
-            return "engine" if read_peer(probe)[0] in set(self.list_pids()) else "stranger"
+            return "engine" if read_peer(probe)[0] in set(self.list_pids()) else "other"
         return "nobody"

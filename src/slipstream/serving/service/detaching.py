@@ -98,15 +98,15 @@ def stop_run(
     folder: RunFolder, *, immediately: bool, tell: Callable[[Event], None], tools: ProcessTools
 ) -> None:
     """Stop a run and wait until none of its processes is left, passing its events to `tell`."""
-    asked = set[str]()
+    requested = set[str]()
 
     def is_gone() -> bool:
         run = folder.read()
         if not is_alive(run.supervisor, tools.proc):
             return True
         due = "haste" if run.state in ("draining", "stopping") else "end"
-        if due not in asked and (immediately if due == "haste" else TRANSITIONS[run.state]):
-            asked.add(due)
+        if due not in requested and (immediately if due == "haste" else TRANSITIONS[run.state]):
+            requested.add(due)
             with suppress(ProcessLookupError):
                 tools.send(run.supervisor.pid, signal.SIGTERM)
         return False

@@ -49,7 +49,7 @@ KEPT_MARKS = 3
 # An engine whose core the kernel has killed takes seconds to end, and says nothing of it.
 KILLS_REMEMBERED = 60
 # A listener that comes and goes before the engine's own is no reason to end a start.
-STRANGER_SECONDS = 2.0
+FOREIGN_SECONDS = 2.0
 DEFAULT_CONTEXT = 4096
 # Of a request's body: more than most texts have, so that patience is not too short.
 BYTES_A_TOKEN = 3
@@ -95,7 +95,7 @@ class EngineLife:
         self._probe: asyncio.Task[bool] | None = None
         self._rising: asyncio.Task[None] | None = None
         self._marks = deque[LogPlace](maxlen=KEPT_MARKS)
-        self._stranger_since: float | None = None
+        self._foreign_since: float | None = None
         self._oom_kills = deque((count_oom_kills(_ROOT),), maxlen=KILLS_REMEMBERED)
 
     async def live(self, guard: MemoryGuard) -> None:
@@ -191,11 +191,11 @@ class EngineLife:
         """Return whether our engine is healthy; another process at its address is not asked."""
         listener, now = self.asker.listener, time.monotonic()
         owner = listener.find_owner()
-        if owner != "stranger":
-            self._stranger_since = None
+        if owner != "other":
+            self._foreign_since = None
             return owner == "engine" and bool(await self.asker.is_healthy())
-        self._stranger_since = self._stranger_since or now
-        if now - self._stranger_since > STRANGER_SECONDS:
+        self._foreign_since = self._foreign_since or now
+        if now - self._foreign_since > FOREIGN_SECONDS:
             raise Death(
                 "port",
                 f"another program is listening at {listener.address}; no key was sent to it",

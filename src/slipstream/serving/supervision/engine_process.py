@@ -70,8 +70,8 @@ def run_engine(
     `on_start` is told the process that leads its session, `on_wait` the seconds until it is ready.
     """
     require_accepted(plan)
-    asked = plan.settings.port
-    port = choose_port(port or (asked.value if asked else None))
+    planned = plan.settings.port
+    port = choose_port(port or (planned.value if planned else None))
     # Nobody else asks it, so it needs no certificate.
     rest = {flag: one for flag, one in plan.settings.rest.items() if flag not in TLS_FLAGS}
     plan = plan.change(port=Choice(port, "default", "free on this machine"), rest=rest)

@@ -36,12 +36,12 @@ class ProcessTools:
 def list_session(leader: Process, proc: Path = _PROC) -> tuple[Process, ...]:
     """Return the processes of a leader's session that run, the leader first if it does."""
     found = sorted(_find_members(leader.pid, proc), key=lambda one: (one != leader, one.pid))
-    strangers = [
+    others = [
         one
         for one in found
         if one.start_ticks < leader.start_ticks or (one.pid == leader.pid and one != leader)
     ]
-    return () if strangers else tuple(found)
+    return () if others else tuple(found)
 
 
 def measure_session(leader: Process, proc: Path = _PROC) -> int | None:

@@ -59,7 +59,7 @@ class KnownAdvisory(Record):
 class Lookup(Record):
     """The result of a lookup; `failure` says why nothing is known."""
 
-    asked: int
+    queried: int
     advisories: tuple[KnownAdvisory, ...] = ()
     failure: str | None = None
 
@@ -102,8 +102,8 @@ def look_up(installed: Mapping[str, str], url: str = OSV_URL) -> Lookup:
             known = _describe(client, named)
     except (httpx.HTTPError, ValueError, LookupError, TypeError, AttributeError) as fault:
         why = " ".join(f"{type(fault).__name__}: {fault}".split())[:200]
-        return Lookup(asked=len(installed), failure=why)
-    return Lookup(asked=len(installed), advisories=known)
+        return Lookup(queried=len(installed), failure=why)
+    return Lookup(queried=len(installed), advisories=known)
 
 
 def _ask(client: "httpx.Client", packages: list[tuple[str, str]]) -> list[set[str]]:

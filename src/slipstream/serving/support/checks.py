@@ -93,7 +93,7 @@ def check_modes(site: Site) -> Iterator[Check]:
     for path in {*site.private, *keys_of_tls}:
         yield from _check_mode(path, 0o077, 700 if path.is_dir() else 600, site.user)
     executed = (*_list_caches(site.environment), *_list_weights(site), *certificates)
-    for path in dict.fromkeys((*executed, *_list_obeyed(site))):
+    for path in dict.fromkeys((*executed, *_list_configuration(site))):
         # What is compiled is kept as pickles: whoever writes there runs code in the engine.
         yield from _check_mode(path, 0o022, 700 if path.is_dir() else 600, site.user)
     try:
@@ -152,7 +152,7 @@ def _list_tls(site: Site) -> tuple[set[Path], set[Path]]:
     return keys, certificates - keys
 
 
-def _list_obeyed(site: Site) -> set[Path]:
+def _list_configuration(site: Site) -> set[Path]:
     """List what a server follows or imports, and the folders that it is in."""
     overlay = recipe_overlay(site.environment)
     files = {config_folder(site.environment) / "config.toml", *overlay.glob("*.json")}

@@ -188,7 +188,7 @@ def _check_advisories(site: Site) -> Iterator[Check]:
         hint = f"pip install --upgrade {' '.join(packages)}, as far as vLLM allows"
         yield fault(subject, message, hint, details)
     else:
-        yield fine(subject, f"OSV lists none for the {lookup.asked} installed packages")
+        yield fine(subject, f"OSV lists none for the {lookup.queried} installed packages")
 
 
 def _check_memory(host: Host) -> Iterator[Check]:

@@ -35,7 +35,7 @@ _ASSIGNED = re.compile(
     r"|\b(?:bearer|authorization)\s+)('[^']*'|\"[^\"]*\"|[^\s,;]+)"
 )
 # In a sentence a secret may have several words.
-_SPOKEN = re.compile(
+_SECRET_IN_PROSE = re.compile(
     r"(?<![-\w])((?:passw\w*|secret|(?:x-)?api-key)(?:\s+is)?)\s+[^\s,;=:][^,;]*", re.IGNORECASE
 )
 _MACHINE = re.compile(
@@ -107,7 +107,7 @@ class Redactor:
         text = _ARMOURED.sub("[secret]", self._clean_secrets(text)).replace("\t", " ")
         text = "".join(c if c.isascii() and c.isprintable() else "?" for c in text)
         text = _ASSIGNED.sub(lambda found: f"{found[1]}{_show_assigned(found[2])}", text)
-        text = _SPOKEN.sub(r"\1 [secret]", text)
+        text = _SECRET_IN_PROSE.sub(r"\1 [secret]", text)
         text = _MACHINE.sub(r"\1[host]", text)
         text = _PREFIXED.sub("[secret]", text)
         text = _URL.sub("[url]", text)
@@ -138,10 +138,10 @@ def make_redactor(
 ) -> Redactor:
     """Know this machine's and its users' names, those given, and the secrets of the environment."""
     secrets = {value for name, value in environment.items() if _SECRET_VARIABLE.search(name)}
-    people = {*_list_people(environment), *keys}
+    users = {*_list_users(environment), *keys}
     machine = socket.gethostname()
     hosts = {machine, machine.partition(".")[0], environment.get("HOSTNAME", "")}
-    known = {**dict.fromkeys(people, "[name]"), **dict.fromkeys(hosts, "[host]"), **names}
+    known = {**dict.fromkeys(users, "[name]"), **dict.fromkeys(hosts, "[host]"), **names}
     return Redactor(
         names={
             name: shown
@@ -165,13 +165,13 @@ def show_value(flag: str, value: str | None) -> str | None:
     return value if value.lower() in _list_published() else "[text]"
 
 
-def _list_people(environment: Mapping[str, str]) -> set[str]:
-    people = {environment.get(name, "") for name in ("USER", "LOGNAME", "SUDO_USER", "USERNAME")}
-    people.add(Path(environment.get("HOME") or "/").name)
+def _list_users(environment: Mapping[str, str]) -> set[str]:
+    users = {environment.get(name, "") for name in ("USER", "LOGNAME", "SUDO_USER", "USERNAME")}
+    users.add(Path(environment.get("HOME") or "/").name)
     for user in pwd.getpwall():
         if user.pw_uid == os.getuid() or 1000 <= user.pw_uid < 60000:
-            people |= {user.pw_name, *user.pw_gecos.split(",")}
-    return people - {""}
+            users |= {user.pw_name, *user.pw_gecos.split(",")}
+    return users - {""}
 
 
 @cache

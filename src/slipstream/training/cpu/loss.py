@@ -22,8 +22,8 @@ TAUGHT_SHARE = 0.9
 def compute_loss(drafted: Any, head: Any, labels: tuple[Any, ...], block: int) -> Any:
     """Return the weighed loss of drafts, [blocks * places, hidden].
 
-    `labels` are those of `SampledVocabulary.pick`. A draft learns mostly how likely the target's choices
-    are, as far as the softmax has them, and a little which one the text has.
+    `labels` are those of `SampledVocabulary.pick`. A draft learns mostly how likely the target's
+    choices are, as far as the softmax has them, and a little which one the text has.
     """
     import torch
 

@@ -26,7 +26,7 @@ _TAG_CHARACTERS = 200
 _ID_CHARACTERS = 64
 _SLOTS = 64
 # Of requests without an entry.
-_STRANGERS = 0
+_UNKNOWN_SLOT = 0
 _COPY_NAMES = ("copies", "copied", "copied_accepted")
 _COUNTED = ("tokens", "steps", "sequences", "drafts", "drafted")
 _PREDICTED = ("proposals", "expected", "first_expected")
@@ -94,7 +94,7 @@ class RequestLedger:
         self._first, self._slot_kinds = np.full(_SLOTS, np.inf), np.full(_SLOTS, -1)
         self._entries: dict[str, _Entry] = {}
         self._slots: dict[str, int] = {}
-        self._free = list(range(_SLOTS - 1, _STRANGERS, -1))
+        self._free = list(range(_SLOTS - 1, _UNKNOWN_SLOT, -1))
         self._requests, self._aborted = Counter[Kind](), Counter[Kind]()
         self._batch: list[str] = []
         self._batch_slots = np.empty(0, np.intp)
@@ -105,7 +105,7 @@ class RequestLedger:
     def tokens(self) -> int:
         """The tokens given out since the engine's start."""
         with self._lock:
-            return int(self._ended[0].sum() + self._open[0, _STRANGERS + 1 :].sum())
+            return int(self._ended[0].sum() + self._open[0, _UNKNOWN_SLOT + 1 :].sum())
 
     def begin(self, request: str, arguments: object, temperature: float | None) -> Tag:
         tag = read_tag(arguments)
@@ -215,7 +215,7 @@ class RequestLedger:
     def _find_slots(self, requests: Sequence[str]) -> Slots:
         """Return the requests' slots; a batch is mostly that of the step before."""
         if self._batch != requests:
-            found = map(self._slots.get, requests, repeat(_STRANGERS))
+            found = map(self._slots.get, requests, repeat(_UNKNOWN_SLOT))
             self._batch_slots = np.fromiter(found, np.intp, len(requests))
             self._batch = list(requests)
         return self._batch_slots

@@ -60,8 +60,8 @@ async def send_key(listener: OwnListener) -> int:
 def test_what_listens_is_the_engines_or_a_strangers(other: tuple[Address, int]) -> None:
     address, pid = other
     assert OwnListener(address, lambda: [pid]).find_owner() == "engine"
-    assert OwnListener(address, lambda: [os.getpid()]).find_owner() == "stranger"
-    assert OwnListener(address, lambda: []).find_owner() == "stranger"
+    assert OwnListener(address, lambda: [os.getpid()]).find_owner() == "other"
+    assert OwnListener(address, lambda: []).find_owner() == "other"
 
 
 def test_a_key_goes_to_the_engine(other: tuple[Address, int]) -> None:

@@ -71,7 +71,7 @@ def read_keys(stage: Stage) -> list[str]:
 def test_a_stranger_at_the_port_gets_no_byte_and_ends_the_start(
     make_stage: MakeStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_life, "STRANGER_SECONDS", 0.5)
+    monkeypatch.setattr(engine_life, "FOREIGN_SECONDS", 0.5)
     stage = make_stage(rule("stay"))
     seen = list[Stranger]()
 

@@ -114,7 +114,7 @@ def service() -> Iterator[Service]:
 
 def test_a_clean_answer_for_every_package_is_one(service: Service) -> None:
     lookup = look_up(INSTALLED, service.url)
-    assert (lookup.asked, lookup.advisories, lookup.failure) == (3, (), None)
+    assert (lookup.queried, lookup.advisories, lookup.failure) == (3, (), None)
     asked = {query["package"]["name"]: query["version"] for query in service.queries}
     assert asked == {CANARY[0]: CANARY[1], **INSTALLED}
     assert {query["package"]["ecosystem"] for query in service.queries} == {"PyPI"}

@@ -404,9 +404,9 @@ def test_an_old_list_of_advisories_is_a_warning(site: Site) -> None:
 def test_what_was_looked_up_is_a_check_and_not_having_looked_is_never_ok(site: Site) -> None:
     known = KnownAdvisory(package="torch", version="2.13.0", id="CVE-1", summary="bad")
     expected = {
-        "ok": Lookup(asked=9),
-        "warning": Lookup(asked=9, failure="ConnectError: no network"),
-        "fault": Lookup(asked=9, advisories=(known,)),
+        "ok": Lookup(queried=9),
+        "warning": Lookup(queried=9, failure="ConnectError: no network"),
+        "fault": Lookup(queried=9, advisories=(known,)),
     }
     for verdict, lookup in expected.items():
         checks = examine(replace(site, lookup=lookup)).checks

@@ -59,7 +59,7 @@ class PlainCalls:
     """The answers of the plain engine, and the requests that it refuses."""
 
     requests: Sequence[CallRequest]
-    asked: Mapping[str, CallReply]
+    replies: Mapping[str, CallReply]
     skipped: Mapping[str, str]
 
 
@@ -71,10 +71,10 @@ def ask_plain(url: str, report: Report, *, reasoning: bool) -> PlainCalls:
     requests = [
         CallRequest(case, way) for case in CASES if case.name not in skipped for way in case.ways
     ]
-    asked = ask_requests(url, requests, report)
-    refused = {name: str(one.answer.failure) for name, one in asked.items() if one.refused}
+    replies = ask_requests(url, requests, report)
+    refused = {name: str(one.answer.failure) for name, one in replies.items() if one.refused}
     kept = [request for request in requests if request.name not in refused]
-    return PlainCalls(kept, asked, skipped | refused)
+    return PlainCalls(kept, replies, skipped | refused)
 
 
 def find_refusal(url: str) -> str | None:
@@ -85,8 +85,8 @@ def find_refusal(url: str) -> str | None:
         body = {**request.make_body(model, salt="conformance"), "max_completion_tokens": 1}
         return await _ask(client, request, body)
 
-    (asked,) = ask_all(url, [request], send)
-    return asked.answer.failure if asked.refused else None
+    (reply,) = ask_all(url, [request], send)
+    return reply.answer.failure if reply.refused else None
 
 
 def ask_requests(
@@ -101,16 +101,16 @@ def ask_requests(
         body = request.make_body(model, salt=f"conformance-{number}")
         return await _ask(client, request, body)
 
-    def check(number: int, asked: CallReply) -> None:
-        if asked.answer.failure and not is_healthy(url):
+    def check(number: int, reply: CallReply) -> None:
+        if reply.answer.failure and not is_healthy(url):
             raise EngineError(
                 f"the engine stopped answering after '{requests[number].name}'",
                 hint="look into the engine's log",
             )
         report(number + 1, len(requests))
 
-    asked = ask_all(url, list(enumerate(requests)), send, on_answer=check)
-    return {request.name: one for request, one in zip(requests, asked, strict=True)}
+    replies = ask_all(url, list(enumerate(requests)), send, on_answer=check)
+    return {request.name: one for request, one in zip(requests, replies, strict=True)}
 
 
 async def _ask(client: httpx.AsyncClient, request: CallRequest, body: dict[str, Any]) -> CallReply:

@@ -43,8 +43,8 @@ class CallComparison:
         requests = self.plain.requests
         found = [one for one in map(self._compare, requests) if one is not None]
         plain, drafted = (
-            {one.name: asked[one.name].answer for one in requests}
-            for asked in (self.plain.asked, self.drafted)
+            {one.name: replies[one.name].answer for one in requests}
+            for replies in (self.plain.replies, self.drafted)
         )
         return CallCheck(
             requests=len(requests),
@@ -64,7 +64,7 @@ class CallComparison:
         return {name: problem for name, problem in found if problem is not None}
 
     def _compare(self, request: CallRequest) -> CallDifference | None:
-        plain, drafted = self.plain.asked[request.name].answer, self.drafted[request.name].answer
+        plain, drafted = self.plain.replies[request.name].answer, self.drafted[request.name].answer
         wrong = find_problem(request.case, plain), find_problem(request.case, drafted)
         if plain.is_same(drafted) and (wrong[0] is None) == (wrong[1] is None):
             return None
@@ -107,7 +107,7 @@ class CallComparison:
         return "changed", problem or "when repeated, it still differed"
 
     def _find_tokens(self, request: CallRequest) -> tuple[Answer | None, Answer | None]:
-        return self.plain.asked[request.name].tokens, self.drafted[request.name].tokens
+        return self.plain.replies[request.name].tokens, self.drafted[request.name].tokens
 
     def _find_tie(self, request: CallRequest) -> AnswerDifference | None:
         """Return the tie that explains a difference, if one does."""
@@ -116,7 +116,7 @@ class CallComparison:
             witness = CallRequest(request.case, Way("chat", True))
             if witness.name not in self.drafted or any(
                 arm[request.name].answer.content != arm[witness.name].answer.content
-                for arm in (self.plain.asked, self.drafted)
+                for arm in (self.plain.replies, self.drafted)
             ):
                 return None
         left, right = self._find_tokens(witness)

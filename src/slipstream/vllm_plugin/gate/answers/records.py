@@ -135,16 +135,16 @@ class RequestRecorder:
         if self._recording is None:
             return
         try:
-            lines = [self._write_line(document, spoken) for spoken in _read_spoken(document)]
+            lines = [self._write_line(document, messages) for messages in _read_messages(document)]
             self._append(self._recording, b"".join(lines))
         except ValueError:
             return  # Not a form that can be read again.
         except OSError as fault:
             self._stop(str(fault))
 
-    def _write_line(self, document: dict[str, Any], spoken: dict[str, Any]) -> bytes:
+    def _write_line(self, document: dict[str, Any], messages: dict[str, Any]) -> bytes:
         kept = {name: document[name] for name in PARAMETERS if document.get(name) is not None}
-        line = self._strike_out({**spoken, **kept})
+        line = self._strike_out({**messages, **kept})
         line["recorded_at"] = datetime.now(UTC).isoformat(timespec="seconds")
         return json.dumps(line, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
@@ -225,14 +225,14 @@ def _open_recording(folder: Path) -> int:
     return file
 
 
-def _read_spoken(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _read_messages(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the messages or prompts of a request, whichever API it uses."""
     if isinstance(prompt := document.get("prompt"), str | list):
         texts = [prompt] if isinstance(prompt, str) else prompt
         yield from ({"prompt": text} for text in texts if isinstance(text, str))
         return
-    said = document.get("messages", document.get("input"))
-    turns = [{"role": "user", "content": said}] if isinstance(said, str) else said
+    content = document.get("messages", document.get("input"))
+    turns = [{"role": "user", "content": content}] if isinstance(content, str) else content
     first = document.get("system") or document.get("instructions")
     before = [{"role": "system", "content": first}] if first else []
     yield {"messages": [_read_turn(turn) for turn in (*before, *_require(turns, list))]}

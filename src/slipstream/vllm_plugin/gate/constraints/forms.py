@@ -30,8 +30,12 @@ class ConstraintForm(NamedTuple):
 
 def list_forms(document: Document) -> list[ConstraintForm]:
     """List what the engine will compile for a request."""
-    asked = document.get("structured_outputs")
-    found = [(kind, kind, asked.get(kind)) for kind in KINDS] if isinstance(asked, dict) else []
+    structured = document.get("structured_outputs")
+    found = (
+        [(kind, kind, structured.get(kind)) for kind in KINDS]
+        if isinstance(structured, dict)
+        else []
+    )
     found += [(field, "json", _find_schema(document.get(field))) for field in SCHEMAS]
     if tools := find_compiled_tools(document):
         found.append(("tools", "json", _join(tools)))
@@ -44,8 +48,12 @@ def list_forms(document: Document) -> list[ConstraintForm]:
 
 def require_forms(document: Document) -> None:
     """Refuse grammars and tags: whether the next token is soon found, nobody can tell of them."""
-    asked = document.get("structured_outputs")
-    named = [name for name in GRAMMARS if isinstance(asked, dict) and asked.get(name) is not None]
+    structured = document.get("structured_outputs")
+    named = [
+        name
+        for name in GRAMMARS
+        if isinstance(structured, dict) and structured.get(name) is not None
+    ]
     values = {field: document.get(field) for field in SCHEMAS}
     named += [
         field
@@ -102,8 +110,8 @@ def _find_schema(value: Any) -> Any:
 
 
 def _find_held(document: Document) -> str | None:
-    asked = document.get("structured_outputs")
-    if isinstance(asked, dict) and any(value is not None for value in asked.values()):
+    structured = document.get("structured_outputs")
+    if isinstance(structured, dict) and any(value is not None for value in structured.values()):
         return "structured_outputs"
     for field in SCHEMAS:
         value = document.get(field)

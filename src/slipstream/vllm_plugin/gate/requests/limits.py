@@ -232,16 +232,16 @@ def _require_few_stops(document: Document, field: str, limits: GateLimits) -> No
 
 
 def _require_small_constraints(document: Document, body: bytes, limits: GateLimits) -> None:
-    asked = document.get("structured_outputs")
-    if asked is not None:
-        if not isinstance(asked, dict):  # vLLM 0.32 answers 500.
+    structured = document.get("structured_outputs")
+    if structured is not None:
+        if not isinstance(structured, dict):  # vLLM 0.32 answers 500.
             field = "structured_outputs"
             raise Refusal(400, f"{field} is not an object", field=field)
         for name in ("regex", "whitespace_pattern"):
-            _require_short(asked, name, limits.regex_characters)
-        _require_short(asked, "grammar", limits.grammar_characters)
+            _require_short(structured, name, limits.regex_characters)
+        _require_short(structured, "grammar", limits.grammar_characters)
         for name in ("json", "choice", "structural_tag"):
-            _require_small_schema(asked.get(name), name, body, limits)
+            _require_small_schema(structured.get(name), name, body, limits)
     for name in SCHEMAS:
         _require_small_schema(document.get(name), name, body, limits)
     for tool in list_tools(document):

@@ -193,8 +193,8 @@ def bound_answer(document: Document, path: str, settings: GateSettings) -> list[
 
 def find_longest_answer(document: Document, path: str) -> float | None:
     """Return the most tokens that an answer may have, None if the request does not say."""
-    asked = [document.get(field) for field in ANSWER_FIELDS.get(path, ())]
-    named = [most for most in asked if isinstance(most, int | float)]
+    lengths = [document.get(field) for field in ANSWER_FIELDS.get(path, ())]
+    named = [most for most in lengths if isinstance(most, int | float)]
     short = [SHORT_TOKENS] if path == BY_DEFAULT_SHORT and "max_tokens" not in document else []
     return min(named or short, default=None)
 
@@ -219,8 +219,8 @@ def _bound_fields(document: Document, path: str, settings: GateSettings) -> list
 
 def _fit_context(document: Document, context: int | None) -> list[str]:
     """Lower the limit that Anthropic's clients send: vLLM refuses answers beyond its context."""
-    asked = document.get("max_tokens")
-    if context is None or not isinstance(asked, int | float) or asked <= context:
+    length = document.get("max_tokens")
+    if context is None or not isinstance(length, int | float) or length <= context:
         return []
     document["max_tokens"] = context
     return [f"max_tokens lowered to {context}: the context"]

@@ -80,10 +80,10 @@ class CallerLimits:
         prompt = size // BYTES_A_TOKEN
         # Here it is as the client wrote it: below zero, or more than a number can be.
         bounded = self._usual_tokens[caller.id] if answer is None else max(0, answer)
-        asked = prompt + min(bounded, MOST_TOKENS)
-        if wait := self._take(self._tokens, caller.id, asked, per_minute):
+        charged = prompt + min(bounded, MOST_TOKENS)
+        if wait := self._take(self._tokens, caller.id, charged, per_minute):
             what = f"this key may use {per_minute} tokens per minute, and this request needs about"
-            what = f"{what} {asked:.0f}"
+            what = f"{what} {charged:.0f}"
             raise try_later(429, what, math.ceil(wait), reason="tokens_per_minute")
         used = AnswerTokens()
         try:
@@ -92,11 +92,11 @@ class CallerLimits:
             actual = 0.0
             if used.seated:
                 # Of an answer that was left before anything of it came, nobody knows the length.
-                answer_tokens = used.answer if used.ended or used.answer else asked - prompt
+                answer_tokens = used.answer if used.ended or used.answer else charged - prompt
                 usual = self._usual_tokens[caller.id]
                 self._usual_tokens[caller.id] = usual + _LATEST * (answer_tokens - usual)
                 actual = (prompt if used.prompt is None else used.prompt) + answer_tokens
-            self._tokens[caller.id].level += asked - actual
+            self._tokens[caller.id].level += charged - actual
 
     def _take(self, buckets: dict[str, _Bucket], key: str, amount: float, most: int) -> float:
         """Take an amount, or return the seconds until it would be available."""
