@@ -66,10 +66,10 @@ def read_toml(path: Path, kind: type[AnyRecord], *, called: str, hint: str) -> A
         raise InvalidInputError(f"{path} is not TOML: {fault}", hint=hint) from fault
     except ValidationError as fault:
         details = tuple(
-            f"{said}{_find_meant(kind, entry['loc'])}"
+            f"{described}{_find_meant(kind, entry['loc'])}"
             if entry["type"] == "extra_forbidden"
-            else said
-            for said, entry in zip(describe_faults(fault), fault.errors(), strict=True)
+            else described
+            for described, entry in zip(describe_faults(fault), fault.errors(), strict=True)
         )
         what = f"{path} has invalid {called}"
         raise InvalidInputError(what, details=details, hint=hint) from fault

@@ -170,8 +170,8 @@ def _expand(model_type: str, config: Mapping[str, Any]) -> dict[str, Any] | None
 
         logging.set_verbosity_error()
         # The class rewrites the tables inside of what it is given.
-        made = CONFIG_MAPPING[model_type].from_dict(deepcopy(dict(config)))
-        return {**made.to_dict(), "layer_types": getattr(made, "layer_types", None)}
+        complete = CONFIG_MAPPING[model_type].from_dict(deepcopy(dict(config)))
+        return {**complete.to_dict(), "layer_types": getattr(complete, "layer_types", None)}
     # Whatever a class of another version makes of a strange config, it is not our fault.
     except Exception:  # noqa: BLE001
         return None

@@ -150,10 +150,10 @@ def find_short_context(
     target: Checkpoint, drafter: Checkpoint, context: int | None
 ) -> Iterator[Fault]:
     """Past the drafter's context V1 stops drafting, and V2 reads out of bounds (vllm#57941)."""
-    wanted = context if context is not None else target.context
-    if wanted is None or drafter.context is None or drafter.context >= wanted:
+    served = context if context is not None else target.context
+    if served is None or drafter.context is None or drafter.context >= served:
         return
-    message = f"{drafter.name} has {drafter.context} positions, but {wanted} would be served"
+    message = f"{drafter.name} has {drafter.context} positions, but {served} would be served"
     hint = f"--context {drafter.context}"
     yield (warn if context is None else refuse)("drafter-context", message, hint)
 
@@ -282,8 +282,8 @@ def find_causality(pair: _Pair) -> Iterator[Fault]:
     """Sliding layers without a word on causality are read differently by trainer and engine."""
     drafter, draft, statements = pair.drafter, pair.draft, pair.draft.causal_statements
     if len(set(statements.values())) > 1:
-        said = ", ".join(f"{key} means {_causal(value)}" for key, value in statements.items())
-        yield pair.misfit("causality", f"{drafter.name} contradicts itself: {said}")
+        statement = ", ".join(f"{key} means {_causal(value)}" for key, value in statements.items())
+        yield pair.misfit("causality", f"{drafter.name} contradicts itself: {statement}")
         return
     full = any(part.kind == "full" for part in drafter.layers or ())
     if draft.layout == "speculators" and statements.get("sliding_window_non_causal") and full:

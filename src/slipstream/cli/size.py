@@ -126,7 +126,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         seed=options.seed,
         routing=options.routing,
         arrivals=arrivals,
-        say=screen.show_progress,
+        progress=screen.show_progress,
     )
     sizing = sizer.size(simulate=not options.arithmetic, day=options.day)
     show_report(sizing, describe_sizing(sizing), render_sizing_html, options, screen)

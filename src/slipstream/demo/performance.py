@@ -262,7 +262,7 @@ class Stage:
             bench,
             log=log,
             environment=self.environment,
-            say=follow,
+            progress=follow,
             watch=self.watch,
             on_wait=lambda seconds: self.tick(start, seconds),
         ) as (url, figures):

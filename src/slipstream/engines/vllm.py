@@ -40,7 +40,10 @@ _NATIVE_SINCE = {"nvfp4": "10.0", "fp8": "8.9"}
 def find_versions() -> dict[str, str]:
     """Return the versions of Slipstream and of every part of an engine that is installed."""
     found = {part: read_version(part) for part in PARTS}
-    return {"slipstream": __version__, **{part: told for part, told in found.items() if told}}
+    return {
+        "slipstream": __version__,
+        **{part: found_version for part, found_version in found.items() if found_version},
+    }
 
 
 def find_installed(host: Host) -> str | None:

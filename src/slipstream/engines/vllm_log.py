@@ -69,10 +69,10 @@ def list_beginnings() -> list[str]:
 
 
 def read_phase(line: str) -> PhaseMark | None:
-    said = _PREFIX.sub("", _COLOUR.sub("", line.strip()))
+    message = _PREFIX.sub("", _COLOUR.sub("", line.strip()))
     for phase, sign in _SIGNS.items():
-        if sign.match(said):
-            percentage = _PERCENTAGE.search(said)
+        if sign.match(message):
+            percentage = _PERCENTAGE.search(message)
             return PhaseMark(phase, int(percentage[1]) / 100 if percentage else None)
     return None
 

@@ -128,8 +128,8 @@ def make_authority(folder: Path, fleet: str, now: datetime) -> Authority:
     )
     authority = Authority(certificate, key)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=folder.parent) as made:
-        new = Path(made) / folder.name
+    with TemporaryDirectory(dir=folder.parent) as scratch:
+        new = Path(scratch) / folder.name
         new.mkdir(mode=0o700)
         write_atomically(new / _KEY, _write_key(key), mode=0o600)
         write_atomically(new / _CERTIFICATE, authority.pem, mode=0o600)

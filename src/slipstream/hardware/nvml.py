@@ -55,7 +55,7 @@ def read_nvidia(
             ),
             driver=_ask(nvml, "SystemGetDriverVersion"),
             cuda_driver=None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
-            remarks=(*visible.remarks, *(remark for _, told in readings for remark in told)),
+            remarks=(*visible.remarks, *(remark for _, notes in readings for remark in notes)),
         )
     finally:
         nvml.nvmlShutdown()

@@ -118,9 +118,9 @@ def _look_into(chosen: Sequence[Device], remarks: Sequence[str]) -> Visible:
         return Visible(tuple(one for one in chosen if one.slices is None), (*remarks, empty))
     device, part = slices[0]
     others = ", ".join(other.uuid or "unknown" for _, other in slices[1:]) or "none"
-    told = f"MIG mode is on: CUDA shows the slice {part.uuid or 0} of accelerator {device.index}; "
+    note = f"MIG mode is on: CUDA shows the slice {part.uuid or 0} of accelerator {device.index}; "
     return Visible(
-        (device,), (*remarks, f"{told}{VARIABLE} can select another: {others}"), True, part
+        (device,), (*remarks, f"{note}{VARIABLE} can select another: {others}"), True, part
     )
 
 

@@ -111,10 +111,10 @@ def estimate_cost(
     schedule: Schedule,
     target: Checkpoint,
     drafter: Checkpoint,
-    made: Sequence[Generation],
+    generations: Sequence[Generation],
 ) -> float:
     """Return the seconds that a round takes: as the last one did, or from the proving ground's."""
-    for earlier in reversed(made):
+    for earlier in reversed(generations):
         if earlier.seconds and (trained := earlier.new_tokens + earlier.replayed_tokens):
             return earlier.seconds / trained * tokens
     steps = STEP_SECONDS * count_weights(drafter) / MEASURED_DRAFTER

@@ -153,7 +153,7 @@ class Bench:
     prefix_cache: PrefixCache = "cold"
     tool_choice: ToolChoice = "none"
     measure_memory: Callable[[], int | None] = lambda: None
-    tell: Callable[[BenchCell], None] = lambda _: None
+    on_cell: Callable[[BenchCell], None] = lambda _: None
     tick: Callable[[str, int, int, int], None] = lambda *_: None
     on_tokens: OnTokens | None = None
     salt: str = field(default_factory=lambda: f"{time.time_ns():x}")
@@ -197,7 +197,7 @@ class Bench:
                     if by_clock
                     else None,
                 )
-                self.tell(summarize(load, samples))
+                self.on_cell(summarize(load, samples))
                 loads.append(load)
                 kept += [_strip(sample) for sample in samples]
         return loads, kept

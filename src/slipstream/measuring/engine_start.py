@@ -24,7 +24,7 @@ from slipstream.serving.supervision.engine_session import measure_session
 
 CACHED_TOKENS = "--enable-prompt-tokens-details"
 
-Say = Callable[[str], None]
+ShowProgress = Callable[[str], None]
 
 
 class StartFigures(NamedTuple):
@@ -44,18 +44,18 @@ def measure_start(
     *,
     log: Path,
     environment: Mapping[str, str],
-    say: Say,
+    progress: ShowProgress,
     watch: MachineWatch,
 ) -> StartFigures:
     """Start a plan's engine for as long as it is measured; again if the machine was busy."""
-    start = partial(open_start, plan, environment=environment, say=say, watch=watch)
+    start = partial(open_start, plan, environment=environment, progress=progress, watch=watch)
     with start(bench, log=log) as (_, first):
         pass
     if first.machine is None or not first.machine.is_busy:
         return first
-    say(f"was disturbed: {first.machine.describe()}; waiting for a quiet machine")
+    progress(f"was disturbed: {first.machine.describe()}; waiting for a quiet machine")
     if not watch.wait_until_quiet():
-        say("its figures are kept, because the machine stays busy")
+        progress("its figures are kept, because the machine stays busy")
         return first
     salted = replace(bench, salt=f"{bench.salt} again")
     with start(salted, log=log.with_stem(f"{log.stem}-again")) as (_, again):
@@ -70,7 +70,7 @@ def open_start(
     *,
     log: Path,
     environment: Mapping[str, str],
-    say: Say,
+    progress: ShowProgress,
     watch: MachineWatch,
     on_wait: Callable[[float], None] = lambda _: None,
 ) -> Iterator[tuple[str, StartFigures]]:
@@ -82,13 +82,13 @@ def open_start(
         took.append(seconds)
         on_wait(seconds)
 
-    say("starts")
+    progress("starts")
     with run_engine(
         report_usage(plan), log=log, environment=environment, on_start=pids.append, on_wait=wait
     ) as url:
         endpoint, leader = Endpoint(url), read_process(pids[0])
         bench = replace(bench, measure_memory=lambda: measure_session(leader) if leader else None)
-        say(f"warms up, started in {took[-1]:.0f} s")
+        progress(f"warms up, started in {took[-1]:.0f} s")
         warm = bench.warm_up(endpoint)
         before = watch.begin()
         loads, samples = bench.measure(endpoint)

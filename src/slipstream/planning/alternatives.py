@@ -50,16 +50,16 @@ def _list_here(
     engine = options.engine
 
     def works(changed: PlanOptions, name: str = target) -> LaunchPlan | None:
-        made = replan(host, name, changed)
-        return None if made.refusals else made
+        replanned = replan(host, name, changed)
+        return None if replanned.refusals else replanned
 
     if not host.accelerators:
         yield DEMO
     if engine.context is not None:
         free = options.model_copy(update={"engine": engine.change(context=None)})
-        if (made := works(free)) is not None:
+        if (replanned := works(free)) is not None:
             raw = f"-- {FLAGS['context']}" if engine.context.because == AFTER_DASHES else None
-            yield f"{raw or '--context'} {made.context}"
+            yield f"{raw or '--context'} {replanned.context}"
     for size in COUNTS[1:] if engine.tensor_parallel is not None else ():
         if size > engine.shards and works(_add(options, "--tensor-parallel-size", str(size))):
             yield f"-- --tensor-parallel-size {size}"

@@ -71,10 +71,10 @@ def keep_verdict(
     """Keep what a trial said about a plan with its draft length."""
     file = _find_file(environment)
     key = make_key(way, plan.settings, plan.target, plan.machine, plan.engine_version)
-    made = SteeringVerdict(key=key, pays=pays, because=because)
+    verdict = SteeringVerdict(key=key, pays=pays, because=because)
     others = tuple(one for one in read_verdicts(environment).verdicts if one.key != key)
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(file, SteeringVerdicts(verdicts=(*others, made)).to_json().encode())
+    write_atomically(file, SteeringVerdicts(verdicts=(*others, verdict)).to_json().encode())
 
 
 def read_verdicts(environment: Mapping[str, str]) -> SteeringVerdicts:

@@ -190,9 +190,9 @@ def _fit(rows: Sequence[StepRow]) -> tuple[StepFit, float] | None:
     if fit is None:
         raise InvalidInputError("the ledger's times fit no line", hint=_LEDGER)
     independent = sum(1 / batch for batch in batches)
-    freedom = max(1, round(independent) - len(fit.columns))
+    degrees_of_freedom = max(1, round(independent) - len(fit.columns))
     spread = sqrt(fit.squares / max(1, fit.degrees_of_freedom))
-    error = t_quantile(freedom) * spread * sqrt(len(fit.columns) / independent)
+    error = t_quantile(degrees_of_freedom) * spread * sqrt(len(fit.columns) / independent)
     return fit, min(1.0, error)
 
 

@@ -64,8 +64,8 @@ class RateFit:
         off = [
             self.predict(one.kind, one.concurrency) / one.tokens_per_second - 1 for one in points
         ]
-        freedom = max(1, len(points) - len(self.by_kind) - 1)
-        return 2 * sqrt(sum(share**2 for share in off) / freedom)
+        degrees_of_freedom = max(1, len(points) - len(self.by_kind) - 1)
+        return 2 * sqrt(sum(share**2 for share in off) / degrees_of_freedom)
 
 
 def fit_rates(points: Sequence[RatePoint], draft_length: int) -> RateFit:

@@ -81,7 +81,7 @@ class Sizer:
     seed: int = 0
     routing: Routing = "random"
     arrivals: Sequence[Arrival] = ()
-    say: Callable[[str], None] = lambda _: None
+    progress: Callable[[str], None] = lambda _: None
 
     def size(self, *, simulate: bool = True, day: bool = False) -> Sizing:
         """Find the fewest replicas of each style, the best first."""
@@ -150,7 +150,7 @@ class Sizer:
 
     def _correct(self, option: _Option) -> _Option:
         """Move the count to where the simulation just meets the goal; pools move together."""
-        self.say(f"simulating {option.style}: {option.replicas} replicas by arithmetic")
+        self.progress(f"simulating {option.style}: {option.replicas} replicas by arithmetic")
         option = replace(option, figures=(figures := self._run(option)))
         step = max(1, option.replicas // 25) * (-1 if figures.meets_goal else 1)
         for _ in range(MOST_CORRECTIONS):
@@ -193,7 +193,7 @@ class Sizer:
 
     def _fail_one(self, option: _Option) -> Outage:
         """Fail a replica, and look for the spares of every pool that hold the goal all the same."""
-        self.say("simulating the failure of a replica")
+        self.progress("simulating the failure of a replica")
         away = self.speed.start_seconds
         at = 0.4 * self._count_seconds(option.replicas)
         failure = ReplicaFailure(at=at, seconds=inf if away is None else away)
@@ -228,7 +228,7 @@ class Sizer:
         )
         figures: list[ServedFigures] = []
         for name, one in (("a fleet of one size", None), ("a scaler", scaling)):
-            self.say(f"simulating a day with {name}")
+            self.progress(f"simulating a day with {name}")
             arrivals = draw_requests(self.demand, len(self.demand.hours) * HOUR, self.seed)
             figures.append(self._make_fleet(option)(scaling=one).run(arrivals))
         fixed, scaled = figures

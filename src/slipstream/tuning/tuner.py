@@ -94,7 +94,7 @@ class Tuner:
     max_sequences: int
     environment: Mapping[str, str]
     logs: Path
-    say: Callable[[str], None]
+    progress: Callable[[str], None]
     watch: MachineWatch = field(default_factory=MachineWatch)
     localize: Callable[[LaunchPlan], LaunchPlan] = lambda plan: plan
     others: Mapping[str, LaunchPlan] = field(default_factory=dict)
@@ -118,7 +118,7 @@ class Tuner:
             max_sequences=self.max_sequences,
         )
         chosen = profile.choice
-        self.say(f"chosen: {chosen.draft_length} drafted tokens; {chosen.reasons[0]}")
+        self.progress(f"chosen: {chosen.draft_length} drafted tokens; {chosen.reasons[0]}")
         served, drafts = self.measure(
             plan_confirmation(
                 chosen.draft_length,
@@ -153,7 +153,7 @@ class Tuner:
             ),
             log=log,
             environment=self.environment,
-            say=lambda what: self.say(f"start {number} ({start.because}): {what}"),
+            progress=lambda what: self.progress(f"start {number} ({start.because}): {what}"),
             watch=self.watch,
         )
         self._reports.append(
@@ -193,10 +193,10 @@ class Tuner:
                 found = self.measure(start, variant.change(plan, variant.what))
             except EngineError as fault:
                 failed.append(f"{variant.what} failed: {fault}")
-                self.say(failed[-1])
+                self.progress(failed[-1])
                 continue
             trial = evaluate_trial(variant, profile, factor, *found)
-            self.say(trial.verdict)
+            self.progress(trial.verdict)
             trials.append(trial)
             if trial.adopted:
                 plan, method = variant.change(plan, trial.verdict), start.method

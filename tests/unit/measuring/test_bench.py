@@ -85,7 +85,7 @@ def test_every_kind_is_asked_at_every_concurrency_and_told() -> None:
         bench = Bench(
             WORKLOAD,
             (1, 2),
-            tell=told.append,
+            on_cell=told.append,
             tick=lambda *tick: ticks.append(tick),
             measure_memory=lambda: 77,
         )

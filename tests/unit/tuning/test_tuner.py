@@ -77,7 +77,7 @@ class Machine:
             max_sequences=16,
             environment={},
             logs=Path("logs"),
-            say=self.said.append,
+            progress=self.said.append,
             others=self.others,
         )
         conditions, aim = make_conditions(plan=plan, host=None), parse_goal([goal])

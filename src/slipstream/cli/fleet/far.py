@@ -23,13 +23,13 @@ def add_arguments(add: OptionAdder) -> None:
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Carry out the request, and print what comes of it as JSON."""
 
-    def say(record: Record) -> None:
+    def reply(record: Record) -> None:
         # On one line: a reader may not wait for the end.
         document = record.model_dump_json()
         screen.show_data(text=document, document=document, as_is=True)
 
-    here = Here(Path.home(), os.environ, datetime.now(UTC), say)
+    here = Here(Path.home(), os.environ, datetime.now(UTC), reply)
     found = answer(options.name, sys.stdin.buffer.read(MOST_BYTES), here)
     if found is not None:
-        say(found)
+        reply(found)
     return ExitCode.DONE

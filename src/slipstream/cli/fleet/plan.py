@@ -81,8 +81,8 @@ def look_at(options: argparse.Namespace, far: Machines, screen: Screen) -> Fleet
         raise InvalidInputError(
             f"{options.wheels} is no folder", hint="pip download -d FOLDER slipstream"
         )
-    say = screen.show_progress
-    return probe_fleet(far, say, installing=options.install, wheels=options.wheels)
+    progress = screen.show_progress
+    return probe_fleet(far, progress, installing=options.install, wheels=options.wheels)
 
 
 def plan_fleet(fleet: Fleet, probe: FleetProbe) -> FleetPlan:

@@ -133,7 +133,7 @@ def measure(
         rounds=options.rounds,
         environment=os.environ,
         logs=logs,
-        say=screen.show_progress,
+        progress=screen.show_progress,
         watch=make_watch(host),
         localize=weights.localize,
     )

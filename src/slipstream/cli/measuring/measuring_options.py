@@ -108,7 +108,7 @@ def make_bench(
     return Bench(
         workload=read_workload(options, context),
         thinking=read_thinking(options),
-        tell=lambda cell: screen.show_progress(render_cell_line(cell)),
+        on_cell=lambda cell: screen.show_progress(render_cell_line(cell)),
         tick=tick,
         **more,
     )

@@ -106,7 +106,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         max_sequences=sequences,
         environment=os.environ,
         logs=find_log_folder("tune"),
-        say=screen.show_progress,
+        progress=screen.show_progress,
         watch=make_watch(host),
         localize=weights.localize,
     )

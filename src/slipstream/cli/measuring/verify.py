@@ -131,7 +131,7 @@ def examine(
         seed=options.seed,
         reasoning=plan.settings.reasoning_parser is not None,
         samples=options.samples,
-        say=screen.show_progress,
+        progress=screen.show_progress,
     )
     concurrencies = (verification.concurrency,)
     bench = Bench(workload, concurrencies, verification.thinking, prefix_cache="shared")
@@ -139,7 +139,7 @@ def examine(
     logs = logs or find_log_folder("verify")
     with screen.busy("verifying"):
         findings = verification.run(
-            start_in_turn(plans, logs=logs, environment=os.environ, say=verification.say)
+            start_in_turn(plans, logs=logs, environment=os.environ, progress=verification.progress)
         )
     return TlsCertificate.make(findings, conditions, verification.concurrency)
 
@@ -164,7 +164,7 @@ def _measure_cache(options: argparse.Namespace, host: Host, screen: Screen) -> E
     verification = CacheVerification(
         requests=requests,
         concurrency=plan.sequences or USUAL_CONCURRENCY,
-        say=screen.show_progress,
+        progress=screen.show_progress,
     )
     bench = Bench(
         workload, (verification.concurrency,), read_thinking(options), prefix_cache="shared"
@@ -173,7 +173,7 @@ def _measure_cache(options: argparse.Namespace, host: Host, screen: Screen) -> E
     logs = find_log_folder("verify")
     with screen.busy("verifying"):
         kinds = verification.run(
-            start_in_turn(plans, logs=logs, environment=os.environ, say=verification.say)
+            start_in_turn(plans, logs=logs, environment=os.environ, progress=verification.progress)
         )
     cost = CacheCost.make(kv_dtype, kinds, conditions, verification.concurrency)
     show_report(cost, describe_cache_cost(cost), render_cache_cost_html, options, screen)
@@ -198,7 +198,7 @@ def _check_run(folder: RunFolder, options: argparse.Namespace, screen: Screen) -
             run=run.id,
             drafted=run.plan.is_drafted_by_model,
             max_tokens=options.max_tokens,
-            say=screen.show_progress,
+            progress=screen.show_progress,
         )
     screen.show_data(text=check.sentence, document=check.to_json())
     return ExitCode.DONE if check.passed else ExitCode.GATE_MISSED

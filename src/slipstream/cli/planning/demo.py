@@ -40,7 +40,7 @@ ENGINE = ("--enforce-eager",)
 MOST_ROWS = 18
 READING_SECONDS = 1.0
 
-Made = TypeVar("Made")
+Result = TypeVar("Made")
 
 
 EXAMPLES = """\
@@ -159,13 +159,13 @@ class _Display:
         line = "" if self._screen.live else _describe_part(part.name, part.seconds)
         self._screen.show_progress(line)
 
-    def time(self, name: str, make: Callable[[], Made]) -> Made:
+    def time(self, name: str, make: Callable[[], Result]) -> Result:
         """Run a part, note its time and return its result."""
         began = time.monotonic()
         self.tick(name, 0.0)
-        made = make()
+        result = make()
         self.note(TimedPart(name=name, seconds=time.monotonic() - began))
-        return made
+        return result
 
     def replay(self, demo: Demo) -> None:
         """Replay each pair of answers side by side at the speed at which they were measured."""

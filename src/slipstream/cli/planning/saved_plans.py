@@ -100,6 +100,6 @@ def _adapt(file: Path, plan: LaunchPlan, host: Host, screen: Screen) -> LaunchPl
         raise InvalidInputError(message, hint=hint)
     screen.show_progress(f"{message}; planning again with its options")
     options = plan.options.model_copy(update={"vllm": None})
-    made = plan_for(host, plan.target, options, notes=(f"{message}: planned again",))
+    plan_here = plan_for(host, plan.target, options, notes=(f"{message}: planned again",))
     settings = plan.settings
-    return made.change(host=settings.host, port=settings.port, uds=settings.uds)
+    return plan_here.change(host=settings.host, port=settings.port, uds=settings.uds)

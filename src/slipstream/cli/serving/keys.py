@@ -98,13 +98,13 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     if options.action == "new":
         expires = None if options.days is None else now + timedelta(days=options.days)
         terms = KeyTerms(**{name: getattr(options, name) for name in KeyTerms.model_fields})
-        made = make_key(file, options.name or "", now=now, expires=expires, terms=terms)
-        _show_secret(made, file, now, screen)
+        new_key = make_key(file, options.name or "", now=now, expires=expires, terms=terms)
+        _show_secret(new_key, file, now, screen)
     elif options.action == "rotate":
         overlap = OVERLAP if options.overlap is None else options.overlap
-        made = rotate_key(file, options.id, now=now, overlap=overlap)
+        new_key = rotate_key(file, options.id, now=now, overlap=overlap)
         screen.show_progress(f"the old secret stays valid until {now + overlap:%Y-%m-%d %H:%M} UTC")
-        _show_secret(made, file, now, screen)
+        _show_secret(new_key, file, now, screen)
     elif options.action == "list":
         listed = KeyList(file=str(file), keys=read_keys(file))
         screen.show_data(text=render_keys(listed, now), document=listed.to_json())
@@ -144,10 +144,10 @@ def _span(text: str) -> timedelta:
     return int(found[1]) * _UNITS[found[2]]
 
 
-def _show_secret(made: NewKey, file: Path, now: datetime, screen: Screen) -> None:
+def _show_secret(new_key: NewKey, file: Path, now: datetime, screen: Screen) -> None:
     """Print the secret alone on stdout, so that a script can read it."""
     screen.show_progress(
-        f"key {made.key.id}, expires {describe_end(made.key, now)}; hash in {file}"
+        f"key {new_key.key.id}, expires {describe_end(new_key.key, now)}; hash in {file}"
     )
     screen.show_progress("the key is shown only once:")
-    screen.show_data(text=made.secret, document=made.to_json(), as_is=True)
+    screen.show_data(text=new_key.secret, document=new_key.to_json(), as_is=True)

@@ -148,14 +148,14 @@ def _train_once(folder: RunFolder, run: Run, terms: LearningTerms, screen: Scree
     if steady is not None and terms.window is None:
         shared = shared.model_copy(update={"window": steady.window})
     _order(folder, LearningOrder(terms=shared, once=True))
-    said: str | None = None
+    shown: str | None = None
     with screen.busy("learning"):
         while (state := (now := _read_live(folder)).learning) is None or not state.is_over:
             # A job that was killed begins again where it was.
             message = now.notes.get(JOB) or (f"{state.stage}: {state.message}" if state else None)
-            if message is not None and message != said:
+            if message is not None and message != shown:
                 screen.show_progress(message)
-                said = message
+                shown = message
             time.sleep(LOOK_EVERY_SECONDS)
     screen.show_data(text=state.message, document=state.to_json())
     return ExitCode.DONE

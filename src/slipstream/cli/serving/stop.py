@@ -31,12 +31,12 @@ def add_arguments(add: OptionAdder) -> None:
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Stop a run and print its events until it has ended."""
 
-    def tell(event: Event) -> None:
+    def on_event(event: Event) -> None:
         screen.show_progress(render_event(event))
 
     folder, _ = choose_running(find_runs_root(os.environ), options.run)
     with screen.busy(f"stopping {folder.path.name}"):
-        stop_run(folder, immediately=options.now, tell=tell, tools=ProcessTools())
+        stop_run(folder, immediately=options.now, on_event=on_event, tools=ProcessTools())
     status = read_status(folder, folder.read(), time.monotonic())
     text = f"{status.id} has ended: {status.state}"
     screen.show_data(text=text, document=status.to_json())

@@ -96,8 +96,8 @@ def set_group(folder: Path, group: str, *, is_open: bool) -> BalancerStatus:
             hint="if the fleet changed: slipstream fleet up",
         )
     state = "ready" if is_open else "maint"
-    if said := _ask(folder, f"set server {GATES}/{group} state {state}").strip():
-        raise _refused(said)
+    if reply := _ask(folder, f"set server {GATES}/{group} state {state}").strip():
+        raise _refused(reply)
     save_state(folder)
     return read_state(folder)
 
@@ -141,8 +141,8 @@ def take_keys(fleet: Path, folder: Path, now: datetime) -> None:
     words = [f"add acl @{version} {KEY_LIST} {one}" for one in hashes]
     orders = [";".join(words[at : at + _BATCH]) for at in range(0, len(words), _BATCH)]
     for order in (*orders, f"commit acl @{version} {KEY_LIST}"):
-        if said := _ask(folder, order).strip():
-            raise _refused(said)
+        if reply := _ask(folder, order).strip():
+            raise _refused(reply)
 
 
 def is_running(folder: Path) -> bool:
@@ -159,8 +159,8 @@ def _read_status(status: str) -> BackendState:
     return "open" if status.startswith(("UP", "no check")) else "down"
 
 
-def _refused(said: str) -> EngineError:
-    return EngineError(f"HAProxy refused: {said.strip()[:200]}", hint="slipstream fleet doctor")
+def _refused(reply: str) -> EngineError:
+    return EngineError(f"HAProxy refused: {reply.strip()[:200]}", hint="slipstream fleet doctor")
 
 
 def _ask(folder: Path, command: str) -> str:

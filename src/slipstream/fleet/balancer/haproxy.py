@@ -159,8 +159,8 @@ def _render_backend(
         for number, one in enumerate(groups, start=1)
     ]
     # So that clients and logs can tell who answered.
-    said = "http-response set-header x-slipstream-group %s"
-    return _section(f"backend {name}", [*lines, said, *servers])
+    group_header = "http-response set-header x-slipstream-group %s"
+    return _section(f"backend {name}", [*lines, group_header, *servers])
 
 
 def _locate(group: Backend) -> str:

@@ -46,7 +46,7 @@ class Here:
     home: Path
     environment: Mapping[str, str]
     now: datetime
-    say: Callable[[Record], None]
+    reply: Callable[[Record], None]
 
     def find(self, fleet: str) -> Path:
         return self.home / find_folder(fleet)
@@ -66,7 +66,7 @@ TABLE: dict[type[Record], Function] = {
     MeasureLink: lambda one, _: measure_link(one),
     ModelRequest: lambda one, here: hold_model(one, here.environment),
     ReachRequest: lambda one, _: try_targets(one),
-    ServeLink: lambda one, here: serve_link(one, here.say),
+    ServeLink: lambda one, here: serve_link(one, here.reply),
 }
 NAMES = {kind.__name__: kind for kind in TABLE}
 

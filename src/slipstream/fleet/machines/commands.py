@@ -234,9 +234,9 @@ def read_answer(machine: str, answer: CommandResult, kind: type[AnyRecord]) -> A
     try:
         return kind.model_validate_json(answer.document)
     except ValidationError as fault:
-        said = answer.complaint if answer.code else _describe(fault)
+        problem = answer.complaint if answer.code else _describe(fault)
         raise UnreachableError(
-            f"{machine} did not answer with a {kind.__name__}: {said}", hint=VERSION_HINT
+            f"{machine} did not answer with a {kind.__name__}: {problem}", hint=VERSION_HINT
         ) from fault
 
 

@@ -175,7 +175,7 @@ class OpenSsh:
         return answer
 
     def _explain(self, machine: str, answer: CommandResult) -> UnreachableError:
-        said = answer.stderr.decode(errors="replace")
+        printed = answer.stderr.decode(errors="replace")
         names = {
             "machine": machine,
             "ssh": self.fleet.hint_ssh(machine),
@@ -183,7 +183,7 @@ class OpenSsh:
             "host": self.fleet.find_login(machine)[0].rpartition("@")[2],
         }
         for sign, cause, hint in _CAUSES:
-            if sign in said:
+            if sign in printed:
                 return UnreachableError(
                     f"{machine} cannot be reached: {cause}",
                     details=(answer.complaint,),

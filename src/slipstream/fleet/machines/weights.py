@@ -147,7 +147,7 @@ class _Spreading:
 
 
 def place_drafter(
-    far: Machines, groups: Sequence[str], name: str, say: Callable[[str], None]
+    far: Machines, groups: Sequence[str], name: str, progress: Callable[[str], None]
 ) -> str:
     """Return what the machines know a drafter by; a folder of this machine is sent to them all."""
     folder = Path(name).expanduser()
@@ -167,7 +167,7 @@ def place_drafter(
     plain = re.sub(r"[^A-Za-z0-9]", "-", folder.resolve().name)[:40]
     place = f"{far.fleet.folder}/drafters/{plain}-{digest.hexdigest()[:12]}"
     for machine in [name for group in groups for name in far.fleet.groups[group].machines]:
-        say(f"{machine}: {len(files)} files of the drafter are sent")
+        progress(f"{machine}: {len(files)} files of the drafter are sent")
         for file in files:
             far.transport.send(machine, file, f"{place}/{file.name}")
     return f"~/{place}"

@@ -114,7 +114,7 @@ def find_next(rollout: Rollout) -> Action | None:
 
 
 def succeed(
-    rollout: Rollout, action: Action, now: datetime, seconds: float, said: str | None = None
+    rollout: Rollout, action: Action, now: datetime, seconds: float, result: str | None = None
 ) -> Rollout:
     """Return the rollout after a step was done; `said` is what a check of it found."""
 
@@ -128,7 +128,7 @@ def succeed(
         if action.step in ("start", "swap", "swap back"):
             changed["version"] = action.version
         if action.step in ("verify", "evaluate"):
-            changed["verified" if action.step == "verify" else "evaluated"] = said
+            changed["verified" if action.step == "verify" else "evaluated"] = result
         return one.model_copy(update=changed)
 
     groups = tuple(map(go_on, rollout.groups))

@@ -73,14 +73,14 @@ def carry_out(
         save(rollout)
         began = time.monotonic()
         try:
-            said = _try(performer, action, wait)
+            result = _try(performer, action, wait)
         except SlipstreamError as fault:
             if isinstance(fault, UnreachableError) and not isinstance(fault, SlowError):
                 raise
             rollout = fail(rollout, action, fault.message, datetime.now(UTC))
         else:
             seconds = time.monotonic() - began
-            rollout = succeed(rollout, action, datetime.now(UTC), seconds, said)
+            rollout = succeed(rollout, action, datetime.now(UTC), seconds, result)
     save(rollout)
     return rollout
 
@@ -230,19 +230,19 @@ class FleetPerformer:
         evaluate = self._evaluate_drafter if self.rollout.drafter else self._evaluate_plan
         limit = self.rollout.trial_seconds or TRIAL_SECONDS
         deadline = time.monotonic() + limit + TRIAL_SLACK_SECONDS
-        said = dict.fromkeys(self.rollout.canary, "")
-        while left := [group for group in said if not said[group]]:
+        results = dict.fromkeys(self.rollout.canary, "")
+        while left := [group for group in results if not results[group]]:
             for group in left:
                 try:
-                    said[group] = evaluate(group, limit) or ""
+                    results[group] = evaluate(group, limit) or ""
                 except LeaseLostError:
                     raise
                 except UnreachableError:  # Its trial goes on without us.
                     if time.monotonic() > deadline:
                         raise
-            if not all(said.values()):
+            if not all(results.values()):
                 time.sleep(_EVALUATE_EVERY_SECONDS)
-        return "; ".join(said.values())
+        return "; ".join(results.values())
 
     def _evaluate_drafter(self, group: str, _: float) -> str | None:
         """Return what the trial on a group's machine found, None while it goes on."""

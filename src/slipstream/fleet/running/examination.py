@@ -92,9 +92,9 @@ def _list_run_checks(status: FleetStatus) -> Iterator[MachineCheck]:
             yield _find(None, subject, what, "slipstream fleet status")
     for one in status.machines:
         if one.run is not None and one.run.state in ("failed", "supervisor gone"):
-            said = escape(one.run.message or "")
+            message = escape(one.run.message or "")
             hint = f"slipstream fleet logs --events {one.machine}"
-            yield _find(one.machine, "run", f"{one.run.state}: {said}", hint)
+            yield _find(one.machine, "run", f"{one.run.state}: {message}", hint)
 
 
 def _list_certificate_checks(status: FleetStatus) -> Iterator[MachineCheck]:

@@ -53,7 +53,7 @@ def start_groups(
 ) -> dict[str, SlipstreamError]:
     """Start groups, all their ranks at a time, and return why machines did not get ready."""
     groups = [group for group in plan.groups if group.name in {*names}]
-    made = {
+    contents = {
         group.name: secrets.token_hex(SECRET_BYTES).encode() + b"\n"
         for group in groups
         if len(group.ranks) > 1
@@ -61,7 +61,7 @@ def start_groups(
 
     def prepare(machine: str) -> None:
         show(machine, "preparing", "files are sent")
-        for name, content in list_files(plan, machine, made).items():
+        for name, content in list_files(plan, machine, contents).items():
             far.send(machine, content, name)
 
     # A rank without its files would keep the others of its group waiting.
@@ -142,9 +142,9 @@ def _serve(far: Machines, plan: FleetPlan, machine: str, show: Show) -> None:
     finally:
         code = stream.close()
     if last is None or last.state != "ready":
-        said = f"{last.state}: {escape(last.message)}" if last else f"exit code {code}"
+        reason = f"{last.state}: {escape(last.message)}" if last else f"exit code {code}"
         raise EngineError(
-            f"{machine} did not become ready: {said}", hint=f"slipstream fleet logs {machine}"
+            f"{machine} did not become ready: {reason}", hint=f"slipstream fleet logs {machine}"
         )
 
 

@@ -76,7 +76,7 @@ class Comparing:
     rounds: int
     environment: Mapping[str, str]
     logs: Path
-    say: Callable[[str], None]
+    progress: Callable[[str], None]
     watch: MachineWatch = field(default_factory=MachineWatch)
     localize: Callable[[LaunchPlan], LaunchPlan] = lambda plan: plan
 
@@ -101,7 +101,7 @@ class Comparing:
             replace(self.bench, salt=f"{self.bench.salt} block {at}"),
             log=log,
             environment=self.environment,
-            say=lambda what: self.say(f"{name}: {compared.name} {what}"),
+            progress=lambda what: self.progress(f"{name}: {compared.name} {what}"),
             watch=self.watch,
         )
         return Start(arm=arm, round=number, **started._asdict())

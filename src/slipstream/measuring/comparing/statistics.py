@@ -195,18 +195,22 @@ def draw_errors(noise: Noise, seed: int, draws: int) -> tuple["Array", "Array"]:
     errors = noise.loadings @ scatter(noise.loadings.shape[1]) @ grid.weights.T
     luck: dict[tuple[str, str], Array] = {}
     for shares, (kind, _), gains in zip(grid.weights.T, grid.cells, noise.gains, strict=True):
-        freedom = len(gains.names) - 1
-        if not freedom:
+        degrees_of_freedom = len(gains.names) - 1
+        if not degrees_of_freedom:
             continue
         for key in ((kind, name) for name in gains.names):
             if key not in luck:
                 luck[key] = chance.standard_normal(draws)
         drawn = np.array([luck[kind, name] for name in gains.names]).T @ gains.effects
-        errors += drawn[..., None] * shares / sqrt(freedom * (freedom + 1))
-        variance = (gains.effects**2).sum(axis=0) / (freedom * (freedom + 1))
+        errors += drawn[..., None] * shares / sqrt(degrees_of_freedom * (degrees_of_freedom + 1))
+        variance = (gains.effects**2).sum(axis=0) / (degrees_of_freedom * (degrees_of_freedom + 1))
         variances += variance[:, None] * shares**2
         # The spread of each pair in each cell may be too small while others are not.
-        estimated = variance * chance.chisquare(freedom, (draws, len(variance))) / freedom
+        estimated = (
+            variance
+            * chance.chisquare(degrees_of_freedom, (draws, len(variance)))
+            / degrees_of_freedom
+        )
         again += estimated[..., None] * shares**2
     return np.sqrt(variances), errors / np.sqrt(np.where(again > 0, again, inf))
 

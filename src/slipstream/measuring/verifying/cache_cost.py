@@ -114,7 +114,7 @@ class CacheVerification:
 
     requests: Sequence[Request]
     concurrency: int
-    say: Callable[[str], None]
+    progress: Callable[[str], None]
 
     def run(self, open_cache: OpenCache) -> list[KindCost]:
         """Have both engines answer, score the answers, and sum up each kind and all of them."""
@@ -128,7 +128,7 @@ class CacheVerification:
             answers = [
                 one for arm in (quantized, plain) for own in arm.values() for one in own.answers
             ]
-            self.say(f"{len(answers)} answers are scored by prefill")
+            self.progress(f"{len(answers)} answers are scored by prefill")
             profiles = score_all(engine.url, answers)
         sum_up = partial(sum_up_kind, profiles=profiles)
         costs = [sum_up(kind, quantized[kind], plain[kind]) for kind in kinds]
@@ -145,7 +145,7 @@ class CacheVerification:
             answers = ask_all(url, requests, ask, concurrency=self.concurrency)
             counts = read_engine_counts(Endpoint(url)).since(before)
             written[kind] = _Written(answers, counts.draft_counts)
-            self.say(f"{arm}, {kind}: {len(answers)} answers")
+            self.progress(f"{arm}, {kind}: {len(answers)} answers")
         return written
 
 

@@ -48,14 +48,14 @@ def check_served(
     run: str,
     drafted: bool,
     max_tokens: int,
-    say: Callable[[str], None],
+    progress: Callable[[str], None],
 ) -> ServedCheck:
     """Ask a server, have it score its answers, and draw the conclusion."""
     requests, _ = split_requests(workload, None)
     before = read_engine_counts(endpoint)
     answers = ask_all(endpoint, requests, ask, concurrency=CONCURRENCY)
     counts = read_engine_counts(endpoint).since(before)
-    say(f"{len(answers)} answers; they are scored by prefill")
+    progress(f"{len(answers)} answers; they are scored by prefill")
     profiles = score_all(endpoint, answers)
     regret = sum_up("drafted", [profiles[key_of(answer)] for answer in answers], LARGEST_TIE)
     passed, sentence = conclude(regret, counts, drafted=drafted)

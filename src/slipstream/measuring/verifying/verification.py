@@ -105,7 +105,7 @@ class Verification:
     seed: int
     reasoning: bool = False
     samples: int = SAMPLES
-    say: Callable[[str], None]
+    progress: Callable[[str], None]
 
     def run(self, open_arm: OpenArm) -> Findings:
         """Send the requests to one arm, then the other, and return the findings."""
@@ -185,7 +185,7 @@ class Verification:
         prompt, tried = found.answer.prompt_ids, found.condition != "constrained"
         requests = {one.prompt_id: one for one in loads[found.condition].requests}
         max_tokens = requests[found.prompt_id].max_tokens
-        self.say(
+        self.progress(
             f"a fault in {found.prompt_id} ({len(prompt)} tokens); looking for a shorter prompt"
         )
         shorter = shrink(url, prompt, max_tokens=max_tokens, gap=pairs.gap) if tried else None
@@ -231,7 +231,7 @@ class Verification:
     def _count(self, label: str) -> Callable[[int, int], None]:
         def report(done: int, of: int) -> None:
             if done * REPORTS_A_LOAD // of > (done - 1) * REPORTS_A_LOAD // of:
-                self.say(f"{label}: {done} of {of}")
+                self.progress(f"{label}: {done} of {of}")
 
         return report
 
@@ -305,14 +305,14 @@ def start_in_turn(
     *,
     logs: Path,
     environment: Mapping[str, str],
-    say: Callable[[str], None],
+    progress: Callable[[str], None],
 ) -> Callable[[Arm], AbstractContextManager[Running]]:
     """Start the engine of an arm when it is its turn, and end it after."""
 
     @contextmanager
     def open_arm(name: Arm) -> Iterator[Running]:
         log = logs / f"{name}.log"
-        say(f"{name}: the engine starts")
+        progress(f"{name}: the engine starts")
         plan = plans[name]
         if plan.speculation is not None:
             plan = steer_start(plan, log)

@@ -76,10 +76,10 @@ def read_own_file(path: Path) -> tuple[tuple[Prompt, ...], dict[str, str]]:
     prompts: dict[str, Prompt] = {}
     left_out: dict[str, str] = {}
     for line in lines:
-        made = _make_prompt(line.record, path.name.partition(".")[0], line.place)
-        if isinstance(made, str):
-            left_out[line.place] = made
-        elif prompts.setdefault(made.id, made) is not made:
+        outcome = _make_prompt(line.record, path.name.partition(".")[0], line.place)
+        if isinstance(outcome, str):
+            left_out[line.place] = outcome
+        elif prompts.setdefault(outcome.id, outcome) is not outcome:
             left_out[line.place] = "a duplicate"
     if not prompts:
         reasons = sorted(Counter(left_out.values()).items())

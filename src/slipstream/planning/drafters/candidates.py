@@ -351,11 +351,11 @@ def _explain(
     find: ListedDrafter, machine: str | None, here: tuple[str, ...], elsewhere: tuple[str, ...]
 ) -> str:
     entry = find.entry
-    made = f"{entry.maker} made it for"
+    origin = f"{entry.maker} made it for"
     how = {
-        "exact": f"{made} this target",
-        "base": f"{made} {entry.target}, which the target's card names as base",
-        "name": f"{made} {entry.target}, of which the target is a build by name",
+        "exact": f"{origin} this target",
+        "base": f"{origin} {entry.target}, which the target's card names as base",
+        "name": f"{origin} {entry.target}, of which the target is a build by name",
     }[find.match]
     if find.found == "hub":
         return f"{how}; listed on the hub, not in the index"

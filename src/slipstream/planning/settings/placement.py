@@ -94,8 +94,8 @@ def decide_eager(inputs: PlanInputs) -> Choice[bool] | None:
 
 def note_compilation(inputs: PlanInputs) -> str:
     cost = "about 110 s longer, for 1.4 times the speed, measured on two cores"
-    told = f": {cost}" if inputs.on_cpu else "; later starts find it cached"
-    return f"the engine compiles at its first start{told}; --enforce-eager after -- skips it"
+    note = f": {cost}" if inputs.on_cpu else "; later starts find it cached"
+    return f"the engine compiles at its first start{note}; --enforce-eager after -- skips it"
 
 
 def list_tensor_parallel(inputs: PlanInputs) -> tuple[int, ...]:

@@ -60,8 +60,8 @@ def _describe(one: MachineStatus, status: FleetStatus) -> tuple[str, ...]:
     if one.run is None:
         return one.machine, place, "none", "", days, "", "no run of this fleet"
     age = show_age((status.at - one.run.since).total_seconds())
-    said = escape(one.run.message or "", 60)
-    return one.machine, place, one.run.state, age, days, escape(one.run.id, 80), said
+    message = escape(one.run.message or "", 60)
+    return one.machine, place, one.run.state, age, days, escape(one.run.id, 80), message
 
 
 def _suggest(status: FleetStatus) -> str:
@@ -135,5 +135,5 @@ def render_rollout(rollout: Rollout) -> str:
 def _describe_roll(one: GroupRoll, what: str) -> str:
     left = f"left to do: {', '.join(one.remaining)}" if one.remaining else f"{one.version} {what}"
     took = ", ".join(f"{step} {seconds:.1f} s" for step, seconds in one.seconds.items())
-    checks = [f"; {escape(said)}" for said in (one.verified, one.evaluated) if said]
+    checks = [f"; {escape(result)}" for result in (one.verified, one.evaluated) if result]
     return left + (f" ({took})" if took else "") + "".join(checks)

@@ -205,7 +205,7 @@ def _draw_pair(demo: Demo, plain: RecordedAnswer, drafted: RecordedAnswer) -> st
         _draw_answer("A", plain, x, y, first=plain.seconds < drafted.seconds),
         _draw_answer("B", drafted, x, y, first=plain.seconds >= drafted.seconds),
     ]
-    description = f"plain {_tell(plain)}; drafted {_tell(drafted)}"
+    description = f"plain {_describe_answer(plain)}; drafted {_describe_answer(drafted)}"
     return frame(360, BOTTOM + 22, f"{kind}: time of each token", description, *parts)
 
 
@@ -226,5 +226,5 @@ def _draw_answer(arm: str, answer: RecordedAnswer, x: Scale, y: Scale, *, first:
     )
 
 
-def _tell(answer: RecordedAnswer) -> str:
+def _describe_answer(answer: RecordedAnswer) -> str:
     return f"{len(answer.tokens)} tokens in {answer.seconds:.1f} s"

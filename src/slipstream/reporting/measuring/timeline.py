@@ -62,7 +62,9 @@ def draw_timeline(strips: Sequence[Strip]) -> str:
         drawn = _draw_strip(strip, number + 1, scales)
         parts.append(draw("g", *drawn, transform=f"translate(0 {top:.0f})"))
         top += HEIGHT + BETWEEN
-    description = "; ".join(_tell(strip, number) for number, strip in enumerate(strips, 1))
+    description = "; ".join(
+        _describe_strip(strip, number) for number, strip in enumerate(strips, 1)
+    )
     return frame(WIDTH, top, "The run, start by start", description, *parts)
 
 
@@ -145,7 +147,7 @@ def _count(samples: Sequence[Sample]) -> str:
     return f"{len(samples)} requests, {sum(one.error is not None for one in samples)} failed,"
 
 
-def _tell(strip: Strip, number: int) -> str:
+def _describe_strip(strip: Strip, number: int) -> str:
     return (
         f"{number} {strip.name}: start {show(strip.start_seconds, 0, 's')}, "
         f"{_count(strip.block.samples)} {strip.warm_up.rounds} rounds of warm-up"

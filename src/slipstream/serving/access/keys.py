@@ -224,10 +224,10 @@ def borrow_key(file: Path | None) -> Iterator[str | None]:
         return
     now = datetime.now(UTC).replace(microsecond=0)
     terms = KeyTerms(routes=("chat", "completions", "models", "metrics"))
-    made = make_key(file, "verify", now=now, expires=now + BORROWED_FOR, terms=terms)
+    new_key = make_key(file, "verify", now=now, expires=now + BORROWED_FOR, terms=terms)
     try:
         time.sleep(FOLLOWED_SECONDS)
-        yield made.secret
+        yield new_key.secret
     finally:
         with suppress(InvalidInputError):  # The file was replaced by one without it.
-            revoke_key(file, made.key.id)
+            revoke_key(file, new_key.key.id)

@@ -144,7 +144,7 @@ class Heard:
 
 
 class GroupLink(asyncio.DatagramProtocol):
-    """A supervisor's end of the link; `say` is asked at every beat what to send.
+    """A supervisor's end of the link; `describe_state` returns what to send with every beat.
 
     `keep` repeats the beat, whatever goes wrong with one (`EventLog.keep_looking`).
     """
@@ -153,12 +153,13 @@ class GroupLink(asyncio.DatagramProtocol):
         self,
         group: Group,
         secret: bytes,
-        say: Callable[[], HeadOrder | RankReport],
+        describe_state: Callable[[], HeadOrder | RankReport],
         clock: Callable[[], float] = time.monotonic,
         keep: Keep = _repeat,
     ) -> None:
         self._keep = keep
-        self.group, self._secret, self._say, self._clock = group, secret, say, clock
+        self.group, self._secret, self._clock = group, secret, clock
+        self._describe_state = describe_state
         self.session = secrets.token_hex(16)
         self._number = 0
         self._heard: dict[int, Heard] = {}
@@ -198,7 +199,7 @@ class GroupLink(asyncio.DatagramProtocol):
             await asyncio.sleep(0)
 
     def send(self) -> None:
-        """Send every peer what there is to say now."""
+        """Send every peer the current state."""
         for rank in self._peers:
             heard = self._heard.get(rank)
             self._send(rank, heard.beat.session if heard else None)
@@ -253,7 +254,7 @@ class GroupLink(asyncio.DatagramProtocol):
             session=self.session,
             echo=echo,
             number=self._number,
-            body=self._say(),
+            body=self._describe_state(),
         )
         address = self.group.members[rank].address
         with suppress(OSError):

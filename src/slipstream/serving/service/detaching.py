@@ -44,7 +44,7 @@ def detach(log: Path) -> bool:
     return False
 
 
-def follow_to_ready(folder: RunFolder, tell: Callable[[Event], None]) -> ExitCode:
+def follow_to_ready(folder: RunFolder, on_event: Callable[[Event], None]) -> ExitCode:
     """Report the events of a detached run until it is ready, and raise as it fails."""
     launcher = os.getpid()
 
@@ -54,14 +54,14 @@ def follow_to_ready(folder: RunFolder, tell: Callable[[Event], None]) -> ExitCod
         return run.state in _DECIDED or is_gone
 
     for event in follow_events(folder, is_decided, time.sleep):
-        tell(event)
+        on_event(event)
     run = folder.read()
     if run.state == "ready":
         return ExitCode.DONE
-    said = read_end(folder.supervisor_log, SAID_BYTES)
+    last_lines = read_end(folder.supervisor_log, SAID_BYTES)
     raise EngineError(
         f"the run {run.id} did not become ready: {run.state}",
-        details=tuple(said.splitlines()[-6:]),
+        details=tuple(last_lines.splitlines()[-6:]),
         hint=f"slipstream doctor {run.id}",
     )
 
@@ -95,7 +95,7 @@ def stopping_early(event_log: EventLog) -> Iterator[None]:
 
 
 def stop_run(
-    folder: RunFolder, *, immediately: bool, tell: Callable[[Event], None], tools: ProcessTools
+    folder: RunFolder, *, immediately: bool, on_event: Callable[[Event], None], tools: ProcessTools
 ) -> None:
     """Stop a run and wait until none of its processes is left, passing its events to `tell`."""
     requested = set[str]()
@@ -112,6 +112,6 @@ def stop_run(
         return False
 
     for event in follow_events(folder, is_gone, tools.wait, only_new=True):
-        tell(event)
+        on_event(event)
     if (engine := folder.read().engine) is not None:
         end_session(engine, tools)

@@ -231,12 +231,12 @@ class EngineLife:
     def _note_unapplied(self) -> None:
         """Note what was planned of our plugin and is not applied, or not heard of."""
         text = read_end(self.event_log.folder.engine_log, READ_BYTES)
-        said = _APPLIED.findall(text)
-        known = {part for part, _ in said}
+        found = _APPLIED.findall(text)
+        known = {part for part, _ in found}
         # A log that was cut or could not be written tells nothing by its silence.
         is_whole = 0 < len(text) < READ_BYTES // 2
         silent = [part for part in list_parts(self._plan) if is_whole and part not in known]
-        unapplied = {part: why for part, why in said if why}
+        unapplied = {part: why for part, why in found if why}
         unapplied |= dict.fromkeys(silent, "not applied: the engine's log does not mention it")
         for part, why in unapplied.items():
             effect = "vLLM runs without it (docs/patches.md)"

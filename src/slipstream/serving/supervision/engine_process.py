@@ -205,11 +205,11 @@ def make_environment(plan: LaunchPlan, environment: Mapping[str, str]) -> dict[s
         for name, text in environment.items()
         if not _SECRET.fullmatch(name.upper()) and name not in _SUPERVISORS
     }
-    made = {**kept, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", **decided}
-    made["TORCHINDUCTOR_CACHE_DIR"] = str(compile_cache(made))
-    paths = [path for path in made.pop("PYTHONPATH", "").split(os.pathsep) if path]
+    variables = {**kept, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", **decided}
+    variables["TORCHINDUCTOR_CACHE_DIR"] = str(compile_cache(variables))
+    paths = [path for path in variables.pop("PYTHONPATH", "").split(os.pathsep) if path]
     search = {"PYTHONPATH": os.pathsep.join(paths)} if paths else {}
-    return {**made, **search, "PYTHONSAFEPATH": "1"}
+    return {**variables, **search, "PYTHONSAFEPATH": "1"}
 
 
 def read_reasons(log: Path, healthy: LogPlace | None = None) -> tuple[str, ...]:

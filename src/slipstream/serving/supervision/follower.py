@@ -41,7 +41,7 @@ class Head(Peers):
         self._event_log, self._group = event_log, group
         # As it was served first, from its local copies, with the rungs behind it.
         self._first: tuple[LaunchPlan, tuple[Rung, ...]] | None = None
-        self._link = make_link(event_log, group, self._say)
+        self._link = make_link(event_log, group, self._describe_state)
         # The generation that runs, or ran last, and the session of the head that ordered it.
         self._session: str | None = None
         self._running: int | None = None
@@ -118,7 +118,7 @@ class Head(Peers):
         order = self._hear()[1]
         return order.state if order else None
 
-    def _say(self) -> RankReport:
+    def _describe_state(self) -> RankReport:
         session, _ = self._hear()
         last = self._end if session == self._session else RankReport()
         head, idle_after = self._idle_after or (None, None)

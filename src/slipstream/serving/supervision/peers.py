@@ -69,7 +69,7 @@ class Followers(Peers):
 
     def __init__(self, event_log: EventLog, group: Group) -> None:
         self._event_log, self._group = event_log, group
-        self._link = make_link(event_log, group, self._say)
+        self._link = make_link(event_log, group, self._describe_state)
         self._generation, self._runs, self._given_up = 0, False, False
         self._message = ""
         self._begun: set[int] = set()
@@ -82,7 +82,7 @@ class Followers(Peers):
 
     async def assemble(self, stop: asyncio.Event) -> None:
         """Wait until every rank is there without an engine, and order the next generation."""
-        told_at = time.monotonic() - STILL_EVERY_SECONDS - 1
+        reported_at = time.monotonic() - STILL_EVERY_SECONDS - 1
         while not stop.is_set():
             missing = [rank for rank in self._ranks if not self._is_idle(rank)]
             if not missing:
@@ -90,8 +90,8 @@ class Followers(Peers):
                 self._runs, self._begun = True, set()
                 self._link.send()
                 return
-            if time.monotonic() - told_at > STILL_EVERY_SECONDS:
-                told_at = time.monotonic()
+            if time.monotonic() - reported_at > STILL_EVERY_SECONDS:
+                reported_at = time.monotonic()
                 names = ", ".join(map(self._group.describe, missing))
                 self._event_log.move("starting", f"it starts when the others are running: {names}")
             await asyncio.sleep(LOOK_EVERY_SECONDS)
@@ -118,9 +118,9 @@ class Followers(Peers):
         for rank in self._ranks:
             report = self._read(rank)
             if report and report.ended == self._generation and report.cause not in _VAGUE:
-                said = f"{self._group.describe(rank)}: {report.message}"
-                if said[:SHOWN_CHARACTERS] != self._message:
-                    self._event_log.note(said)
+                line = f"{self._group.describe(rank)}: {report.message}"
+                if line[:SHOWN_CHARACTERS] != self._message:
+                    self._event_log.note(line)
                 return report.cause
         return None
 
@@ -132,7 +132,7 @@ class Followers(Peers):
     def _ranks(self) -> Sequence[int]:
         return range(1, len(self._group.members))
 
-    def _say(self) -> HeadOrder:
+    def _describe_state(self) -> HeadOrder:
         run = self._event_log.run
         return HeadOrder(
             generation=self._generation,
@@ -173,7 +173,7 @@ class Followers(Peers):
 
 
 def make_link(
-    event_log: EventLog, group: Group, say: Callable[[], HeadOrder | RankReport]
+    event_log: EventLog, group: Group, describe_state: Callable[[], HeadOrder | RankReport]
 ) -> GroupLink:
     secret = read_secret(Path(group.secret_file).expanduser())
-    return GroupLink(group, secret, say, keep=event_log.keep_looking)
+    return GroupLink(group, secret, describe_state, keep=event_log.keep_looking)

@@ -118,10 +118,10 @@ class RunSocket:
 
     def tell_notes(self) -> None:
         """Report notes and generation to the gate, for /metrics, if they have changed."""
-        told, run = self._readiness, self._event_log.run
+        sent, run = self._readiness, self._event_log.run
         learnt = run.learning.generation if run.learning else 0
-        if told is not None and (told.notes, told.generation) != (len(run.notes), learnt):
-            self.tell_gate(told.state, *told.reasons)
+        if sent is not None and (sent.notes, sent.generation) != (len(run.notes), learnt):
+            self.tell_gate(sent.state, *sent.reasons)
 
     def limit_drafts(self, most: int | None) -> None:
         if most != self._limit:

@@ -205,8 +205,8 @@ def describe_plan(plan: LaunchPlan) -> dict[str, Any]:
 
 def _describe_event(event: Event, redactor: Redactor) -> dict[str, Any]:
     """Keep an event's message up to where it could begin to quote something."""
-    said = redactor.clean(event.message.partition(": ")[0].partition("; ")[0])
-    return {**event.model_dump(mode="json"), "message": said}
+    message = redactor.clean(event.message.partition(": ")[0].partition("; ")[0])
+    return {**event.model_dump(mode="json"), "message": message}
 
 
 def _list_checks(examination: Examination, redactor: Redactor) -> list[dict[str, str]]:

@@ -196,12 +196,12 @@ def _check_memory(host: Host) -> Iterator[Check]:
     available = host.memory.available_bytes
     if available is None or not _is_unified(host) or available >= WATCHED_BELOW_BYTES:
         return
-    said, hint = _describe_memory(host), "ps -eo pid,rss,args --sort=-rss | head"
+    memory, hint = _describe_memory(host), "ps -eo pid,rss,args --sort=-rss | head"
     if available < LEAST_AVAILABLE_BYTES:
-        yield fault("memory", f"{said}: an engine is stopped before the machine freezes", hint)
+        yield fault("memory", f"{memory}: an engine is stopped before the machine freezes", hint)
     else:
         effect = "an engine that quickly takes more is stopped before the machine freezes"
-        yield warn("memory", f"{said}: {effect}", hint)
+        yield warn("memory", f"{memory}: {effect}", hint)
 
 
 def _describe_memory(host: Host) -> str:
@@ -295,8 +295,8 @@ def _check_newest(site: Site, diagnosis: Diagnosis | None) -> Check:
     state = find_standing(run, site.proc)
     if diagnosis is None:
         return fine("last run", f"{run.id} is {state}")
-    said, hint, details = f"{run.id}: {state}", f"slipstream logs {run.id}", diagnosis.last_lines
+    message, hint, details = f"{run.id}: {state}", f"slipstream logs {run.id}", diagnosis.last_lines
     if diagnosis.findings:
         first = diagnosis.findings[0]
-        said, hint, details = f"{said}: {first.meaning}", first.remedy, (first.line,)
-    return fault("last run", said, hint, details)
+        message, hint, details = f"{message}: {first.meaning}", first.remedy, (first.line,)
+    return fault("last run", message, hint, details)

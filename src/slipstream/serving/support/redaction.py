@@ -285,20 +285,20 @@ def _list_lines(log: str, redactor: Redactor, is_starting: bool) -> Iterator[str
 
 def _show_line(line: str, redactor: Redactor, is_starting: bool) -> str | None:
     found = _RECORD.match(line) or _UVICORN.match(line)
-    where, said = (found[1], found[2]) if found else ("", line)
-    if said.strip() == _TRACEBACK:
+    where, content = (found[1], found[2]) if found else ("", line)
+    if content.strip() == _TRACEBACK:
         return f"{where} {_TRACEBACK}".strip()
-    frame = _FRAME.fullmatch(said)
+    frame = _FRAME.fullmatch(content)
     if frame and _is_source(frame[1], frame[2], frame[4]):
         return f'{where}   File "{frame[2]}", {frame[3]}, in {frame[4]}'
-    exception = _EXCEPTION.fullmatch(said)
+    exception = _EXCEPTION.fullmatch(content)
     if exception and (is_starting or _is_class(exception[1])):
         words = f":{redactor.clean(exception[2])}" if exception[2] and is_starting else ""
         return f"{where} {exception[1]}{words}".strip()[:LINE_CHARACTERS]
     if found is None:
         return None
     if is_starting:
-        return f"{where}{redactor.clean(said)}"[:LINE_CHARACTERS]
+        return f"{where}{redactor.clean(content)}"[:LINE_CHARACTERS]
     return None if _CALM.match(where) else where
 
 

@@ -173,21 +173,23 @@ def make_row(
     targets = np.full((geometry.anchors, block), -1, np.int64)
     choices = np.zeros((geometry.anchors, block - 1, CHOICES), np.int64)
     shares = np.zeros(choices.shape, np.float32)
-    said = {part.sample.number: states.read_choices(part.sample.number) for part in parts}
+    likely_tokens = {part.sample.number: states.read_choices(part.sample.number) for part in parts}
     for slot, (part, anchor) in enumerate(anchors):
         blocks[slot, 0] = part.sample.tokens[anchor]
         visible[slot, part.start : part.start + anchor - part.first] = True
         draft = part.sample.tokens[anchor + 1 : anchor + block]
         targets[slot, 1 : 1 + len(draft)] = draft
-        tokens, likely = (one[anchor : anchor + len(draft)] for one in said[part.sample.number])
+        tokens, likely = (
+            one[anchor : anchor + len(draft)] for one in likely_tokens[part.sample.number]
+        )
         choices[slot, : len(draft)], shares[slot, : len(draft)] = tokens, likely
         if geometry.mask_token is None:
             blocks[slot, 1 : 1 + len(draft)] = draft
         first = context + slot * block
         positions[first : first + block] = np.arange(anchor, anchor + block)
     flat = blocks.reshape(1, -1)
-    made = (rows[None], flat, visible[None], positions[None], targets[None], next_tokens[None])
-    return Batch(*made, choices[None], shares[None])
+    tensors = (rows[None], flat, visible[None], positions[None], targets[None], next_tokens[None])
+    return Batch(*tensors, choices[None], shares[None])
 
 
 def stack(rows: Sequence[Batch]) -> Batch:

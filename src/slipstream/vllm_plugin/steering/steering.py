@@ -114,7 +114,10 @@ class Steering:
         self._fault: tuple[float, str] | None = None
         self._speeds: deque[tuple[float, int]] = deque(maxlen=SPEED_SECONDS + 1)
         self._link = SupervisorLink(
-            folder / SOCKET, (SteeringOrder,), hear=self._obey, greet=lambda: [self.describe()]
+            folder / SOCKET,
+            (SteeringOrder,),
+            hear=self._follow_order,
+            greet=lambda: [self.describe()],
         )
         self._over = threading.Event()
         self._thread = threading.Thread(
@@ -335,7 +338,7 @@ class Steering:
             await asyncio.sleep(REPORT_EVERY_SECONDS)
         following.cancel()
 
-    def _obey(self, order: Record) -> None:
+    def _follow_order(self, order: Record) -> None:
         """Follow an order, and start over with another drafter."""
         assert isinstance(order, SteeringOrder)
         self.control.least, self.control.most = order.least, order.most

@@ -114,7 +114,7 @@ def compare(
         rounds=1,
         environment={},
         logs=tmp_path / "logs",
-        say=said.append,
+        progress=said.append,
         watch=watch or MachineWatch(proc=tmp_path / "proc"),
     )
     return comparing.run(make_conditions()), said

@@ -44,7 +44,7 @@ def test_the_engine_with_the_plain_cache_judges_what_both_wrote() -> None:
         for at in range(4)
     ]
     said: list[str] = []
-    verification = CacheVerification(requests=requests, concurrency=2, say=said.append)
+    verification = CacheVerification(requests=requests, concurrency=2, progress=said.append)
     costs = verification.run(open_cache)
     assert [one.kind for one in costs] == ["code", "prose", "all"]
     assert costs[-1].prompt_tokens == 2

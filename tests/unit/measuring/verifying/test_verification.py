@@ -80,7 +80,7 @@ class Arms:
             thinking=None,
             seed=1,
             samples=60,
-            say=self.said.append,
+            progress=self.said.append,
         )
         return replace(exam, **changes).run(self.open)
 

@@ -42,7 +42,7 @@ class Stage:
         stop_run(
             self.folder,
             immediately=immediately,
-            tell=lambda event: told.append(event.message),
+            on_event=lambda event: told.append(event.message),
             tools=tools,
         )
         return told

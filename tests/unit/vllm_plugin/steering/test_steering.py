@@ -57,11 +57,11 @@ def test_an_order_bounds_the_length_and_another_drafter_begins_anew(steering: St
     for _ in range(200):
         step(steering, 1, 7)
     steering.control.survival.settle()
-    steering._obey(SteeringOrder(least=1, most=2, drafter=3))
+    steering._follow_order(SteeringOrder(least=1, most=2, drafter=3))
     assert steering.control.choose(1) in (1, 2)
     assert (steering.describe().least, steering.describe().most) == (1, 2)
     assert steering.control.survival.weigh(0.0)[1][7] < 0.2
-    steering._obey(SteeringOrder(drafter=4))
+    steering._follow_order(SteeringOrder(drafter=4))
     assert (steering.describe().least, steering.describe().most) == (None, None)
     assert steering.control.survival.weigh(0.0)[1][7] > 1
 

@@ -47,7 +47,7 @@ class ChatApi:
 
     @staticmethod
     def _list_calls(calls: Sequence[EarlierCall]) -> list[Json]:
-        made = [
+        tool_calls = [
             {
                 "id": call.id,
                 "type": "function",
@@ -56,7 +56,7 @@ class ChatApi:
             for call in calls
         ]
         results = [{"role": "tool", "tool_call_id": one.id, "content": one.result} for one in calls]
-        return [{"role": "assistant", "content": "", "tool_calls": made}, *results]
+        return [{"role": "assistant", "content": "", "tool_calls": tool_calls}, *results]
 
     @classmethod
     def make_body(cls, case: Case) -> Json:
@@ -110,11 +110,11 @@ def _make_answer(
     reasoning: str | None, text: str | None, calls: Sequence[Json], ending: str | None
 ) -> ParsedAnswer:
     """Return an answer in one form for all APIs; what is missing is empty."""
-    made = [{name: call.get(name) or "" for name in ToolCall.model_fields} for call in calls]
+    tool_calls = [{name: call.get(name) or "" for name in ToolCall.model_fields} for call in calls]
     return ParsedAnswer(
         reasoning=reasoning or "",
         text=text or "",
-        calls=tuple(ToolCall(**call) for call in made),
+        calls=tuple(ToolCall(**call) for call in tool_calls),
         ending=ending or "",
     )
 
@@ -162,7 +162,7 @@ class ResponsesApi:
 
     @staticmethod
     def _list_calls(calls: Sequence[EarlierCall]) -> list[Json]:
-        made: list[Json] = [
+        tool_calls: list[Json] = [
             {
                 "type": "function_call",
                 "call_id": call.id,
@@ -171,7 +171,7 @@ class ResponsesApi:
             }
             for call in calls
         ]
-        return made + [
+        return tool_calls + [
             {"type": "function_call_output", "call_id": call.id, "output": call.result}
             for call in calls
         ]

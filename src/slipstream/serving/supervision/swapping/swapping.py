@@ -83,12 +83,12 @@ class Swapping:
             why = "the engine ended during the swap, or the swap was interrupted"
             message = f"{why}; {self._current.name} is in use"
             hint = f"slipstream doctor {self._event_log.run.id}"
-            self._tell(broken, "failed", message, hint=hint)
+            self._report(broken, "failed", message, hint=hint)
         order = await self._socket.take_order(LOOK_EVERY_SECONDS)
         if order is not None:
             self._end_watch()
             self._under_way = order
-            await self._obey(order, life)
+            await self._carry_out(order, life)
             self._under_way = None
         elif self._event_log.run.state != "ready":
             return
@@ -105,14 +105,14 @@ class Swapping:
             else:
                 self._end_trial("rolled back", f"{trial.drafter} was not loaded")
 
-    async def _obey(self, order: SwapOrder, life: EngineLife) -> None:
+    async def _carry_out(self, order: SwapOrder, life: EngineLife) -> None:
         try:
             faults = await asyncio.to_thread(self._find_faults, order)
         except Exception as fault:  # noqa: BLE001 the files of a drafter are a stranger's
-            self._tell(order, "refused", explain(fault), hint=getattr(fault, "hint", None))
+            self._report(order, "refused", explain(fault), hint=getattr(fault, "hint", None))
             return
         if faults:
-            self._tell(order, "refused", f"{faults[0].code}: {faults[0].message}", faults[0].hint)
+            self._report(order, "refused", f"{faults[0].code}: {faults[0].message}", faults[0].hint)
             return
         if order.trial_seconds is not None:
             self._begin_trial(order, order.trial_seconds)
@@ -123,7 +123,7 @@ class Swapping:
             raise
         except Exception as fault:  # noqa: BLE001
             message = f"{self._current.name} is in use: {explain(fault)}"
-            self._tell(order, "failed", message, hint="slipstream logs")
+            self._report(order, "failed", message, hint="slipstream logs")
 
     async def _exchange(self, order: SwapOrder, life: EngineLife) -> None:
         """Load the ordered drafter, and keep it if some of its drafts are accepted in the proof."""
@@ -132,7 +132,7 @@ class Swapping:
         if result.outcome != "swapped":
             outcome = "refused" if result.outcome == "refused" else "failed"
             message = f"the engine refused {order.name}: {result.error}"
-            self._tell(order, outcome, message, hint=f"slipstream models {order.folder}")
+            self._report(order, outcome, message, hint=f"slipstream models {order.folder}")
             return
         self._change_drafter(order.name, order.folder)
         try:
@@ -157,7 +157,7 @@ class Swapping:
         if trouble is not None and self._running_trial is not None:
             await self._return(life, trouble, order=order, proofs=(before, after), result=result)
             return
-        self._tell(order, "swapped", message, proofs=(before, after), result=result)
+        self._report(order, "swapped", message, proofs=(before, after), result=result)
 
     async def _begin_watch(self) -> str | None:
         """Compare requests from now on, and return why that cannot be done."""
@@ -188,12 +188,12 @@ class Swapping:
         back = await self._load(previous.folder, life, is_return=True)
         if back.outcome != "swapped":
             message = f"{left.name} stays in use, although {reason}: {back.error}"
-            self._tell(order, "failed", message, hint=f"slipstream models {previous.folder}")
+            self._report(order, "failed", message, hint=f"slipstream models {previous.folder}")
             return
         self._change_drafter(previous.name, previous.folder)
         message = f"swapped back to {previous.name}: {reason}"
         hint = f"slipstream bench {self._event_log.run.id}"
-        self._tell(order, "swapped-back", message, hint, proofs=proofs, result=result or back)
+        self._report(order, "swapped-back", message, hint, proofs=proofs, result=result or back)
 
     async def _look_at_requests(self, watch: SwapWatch, life: EngineLife) -> None:
         verdict = await asyncio.to_thread(watch.look)
@@ -242,7 +242,7 @@ class Swapping:
         )
         self._socket.change_drafter()
 
-    def _tell(
+    def _report(
         self,
         order: SwapOrder,
         outcome: str,
@@ -323,7 +323,7 @@ class Swapping:
         if trial is not None and self._current.folder == trial.folder:
             self._change_drafter(trial.before.name, trial.before.folder)
             order = SwapOrder(id=trial.order, name=trial.drafter, folder=trial.folder)
-            self._tell(order, "swapped-back", f"back to {trial.before.name}: {message}")
+            self._report(order, "swapped-back", f"back to {trial.before.name}: {message}")
         self._end_trial("rolled back", message)
 
     def _end_watch(self) -> None:

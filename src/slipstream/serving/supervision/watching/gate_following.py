@@ -22,16 +22,16 @@ class GateFollowing:
         # Where the settings of the engine that runs are.
         self.path = event_log.folder.gate
         self._seen: tuple[int, int, int] | None = None
-        self._is_told = True
+        self._is_notified = True
 
     async def follow(self) -> None:
         """Check once a second; what cannot be written now is tried again."""
 
         async def look() -> None:
-            self._is_told = not self.look() and self._is_told
-            if not self._is_told:
+            self._is_notified = not self.look() and self._is_notified
+            if not self._is_notified:
                 self._tell_gate()
-                self._is_told = True
+                self._is_notified = True
 
         name = "the gate's settings cannot be followed"
         await self._event_log.keep_looking(name, look, LOOK_EVERY_SECONDS)

@@ -215,16 +215,16 @@ class WorkerProcess:
         try:
             async with asyncio.timeout(MOST_SECONDS):
                 await self._start()
-                self._tell({"id": job, "forms": pairs, "most_milliseconds": most_milliseconds})
+                self._send({"id": job, "forms": pairs, "most_milliseconds": most_milliseconds})
                 return await answer
         except (TimeoutError, OSError) as fault:
             raise Unmeasured("it could not be measured in time") from fault
         finally:
             del self._answers[job]
             if answer.cancelled() or not answer.done():
-                self._tell({"cancel": job})
+                self._send({"cancel": job})
 
-    def _tell(self, line: dict[str, Any]) -> None:
+    def _send(self, line: dict[str, Any]) -> None:
         if self._writer is not None:
             self._writer.write(json.dumps(line).encode() + b"\n")
 

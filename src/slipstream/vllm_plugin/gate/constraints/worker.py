@@ -164,9 +164,9 @@ class Worker:
                         os.kill(process, signal.SIGKILL)
                     return
                 else:
-                    self.obey(some)
+                    self.carry_out(some)
 
-    def obey(self, lines: list[Line]) -> None:
+    def carry_out(self, lines: list[Line]) -> None:
         """Begin the jobs, and end those that nobody waits for any more."""
         for line in lines:
             if "cancel" in line:
@@ -291,7 +291,7 @@ def main() -> None:
     if worker is not None:
         # xgrammar warns of what clients send, and the log is not theirs to fill.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        worker.obey(first[1:])
+        worker.carry_out(first[1:])
         worker.run(lines, 0)
 
 

@@ -277,12 +277,12 @@ def _asks_for_form(value: Any) -> bool:
 
 def _find_last_text(document: Document) -> str:
     """Return the end of what the user said last."""
-    said = document.get("messages") or document.get("input") or document.get("prompt") or ""
-    if isinstance(said, list):
-        users = [one for one in said if isinstance(one, dict) and one.get("role") == "user"]
-        last = users[-1] if users else said[-1] if said else ""
-        said = last.get("content", "") if isinstance(last, dict) else last
-    if isinstance(said, list):
-        parts = [one.get("text") for one in said if isinstance(one, dict)]
-        said = " ".join(part for part in parts if isinstance(part, str))
-    return said[-MOST_CHARACTERS:] if isinstance(said, str) else ""
+    content = document.get("messages") or document.get("input") or document.get("prompt") or ""
+    if isinstance(content, list):
+        users = [one for one in content if isinstance(one, dict) and one.get("role") == "user"]
+        last = users[-1] if users else content[-1] if content else ""
+        content = last.get("content", "") if isinstance(last, dict) else last
+    if isinstance(content, list):
+        parts = [one.get("text") for one in content if isinstance(one, dict)]
+        content = " ".join(part for part in parts if isinstance(part, str))
+    return content[-MOST_CHARACTERS:] if isinstance(content, str) else ""
