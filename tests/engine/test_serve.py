@@ -73,7 +73,7 @@ def test_a_cold_start_tells_every_phase_and_ends_in_a_proof(service: Service) ->
     folder, run = service.newest
     assert (run.plan.context, run.plan.settings.eager) == (
         1000,
-        Choice(True, "user", "given after --"),
+        Choice(True, "user", "set after --"),
     )
     models = httpx.get(f"{service.url}/v1/models").json()["data"]
     assert [model["id"] for model in models] == [service.target.name, OTHER_NAME]

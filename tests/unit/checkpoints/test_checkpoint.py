@@ -27,7 +27,7 @@ def test_layers_are_counted_and_unknown_ones_not_suspected(
 
 
 def test_a_scheme_and_a_word_that_there_is_none_contradict_each_other() -> None:
-    with pytest.raises(ValidationError, match="quantization is given, but quantized is false"):
+    with pytest.raises(ValidationError, match="quantization is set, but quantized is false"):
         Checkpoint(name="maker/model", source="test", quantization=NVFP4, quantized=False)
     for quantized in (True, None):
         Checkpoint(name="maker/model", source="test", quantization=NVFP4, quantized=quantized)

@@ -39,7 +39,7 @@ def test_a_target_becomes_values_with_their_reasons(capsys: Capture) -> None:
     values = yaml.safe_load(shown.out)
     assert (values["replicas"], values["fleet"]) == (3, "lab")
     assert values["weights"]["accessMode"] == "ReadWriteMany"
-    assert "# 3 (user): copies of the model\nreplicas: 3\n" in shown.out
+    assert "# 3 (user): --replicas\nreplicas: 3\n" in shown.out
     assert "twice" in values["because"]["start"]
     assert "warning: no commit is pinned" in shown.err
 
@@ -130,7 +130,11 @@ def test_without_helm_the_values_come_and_manifests_say_what_to_install(
         (["kubernetes", "plan.json", "--name", "Bad Name"], 2, "--name: 'Bad Name' is not"),
         (["kubernetes", "plan.json", "--image", "slipstream:latest"], 2, "REPOSITORY:TAG"),
         (["kubernetes", "plan.json", "--replicas", "3", "--max-replicas", "2"], 1, "less than"),
-        (["kubernetes", "plan.json", "--raw", "--for", "kserve"], 2, "--raw is for our own chart"),
+        (
+            ["kubernetes", "plan.json", "--raw", "--for", "kserve"],
+            2,
+            "--raw works with slipstream's own chart only",
+        ),
         (["prepare", "plan.json", "--rank", "1"], 2, "--rank, --head, --secret and --out go"),
     ],
 )

@@ -66,7 +66,7 @@ def test_a_count_is_any_whole_number_above_zero(number: int) -> None:
 
 @pytest.mark.parametrize("text", ["-1", "1.5", "", "many", "1e3"])
 def test_what_is_no_whole_number_is_neither_a_seed_nor_a_count(text: str) -> None:
-    with pytest.raises(ArgumentTypeError, match=f"'{text}' is not a whole number from zero on"):
+    with pytest.raises(ArgumentTypeError, match=f"'{text}' is not a whole number of zero or more"):
         natural_number(text)
     with pytest.raises(ArgumentTypeError, match=f"'{text}' is not a whole number above zero"):
         whole_number(text)

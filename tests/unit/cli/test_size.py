@@ -111,10 +111,10 @@ def test_a_goal_that_nothing_holds_leaves_with_4(capsys: Capture) -> None:
     ("words", "message"),
     [
         (("--rate", "code=1"), "one of the arguments --profile --recipe is required"),
-        ((*SPARK,), "the demand is either given or recorded"),
+        ((*SPARK,), "give the demand either as --rate or as --trace"),
         (("--rate", "code", *SPARK), "--rate code"),
         (("--rate", "code=-1", *SPARK), "is not a number above zero"),
-        (("--rate", "code=1", "code=2", *SPARK), "a kind is given twice"),
+        (("--rate", "code=1", "code=2", *SPARK), "a kind is named twice"),
         (("--rate", "code=1", *SPARK, "--cached", "2"), "is not a share"),
         (("--rate", "code=1", *SPARK, "--hours", "1", "0.5"), "--hours has 2 shares"),
         (("--rate", "code=1", *SPARK, "--price", "5/y"), "neither an amount per hour"),

@@ -117,7 +117,7 @@ def test_a_pod_fetches_once_and_then_only_compares(
     monkeypatch.setenv("HF_HUB_CACHE", str(volume / "hub"))
     monkeypatch.setenv("SLIPSTREAM_CACHE", str(volume / "slipstream"))
     assert run(["deploy", "prepare", "plan.json"], os.environ) == 0
-    assert capsys.readouterr().out.count("is here and checked") == 2
+    assert capsys.readouterr().out.count("is downloaded and checked") == 2
     locks = {file: file.stat().st_mtime_ns for file in (volume / "slipstream/locks").iterdir()}
     assert len(locks) == 2
     # The engine's container: no network, and a volume that it can only read.

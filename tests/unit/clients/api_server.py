@@ -24,7 +24,7 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         self._note(body)
         if self.wrong.get("refuse") == self.path:
-            self._answer(404, self.wrong.get("words", "there is nothing here"))
+            self._answer(404, self.wrong.get("words", "not found"))
             return
         asked = str(body.get("input") or body["messages"][0]["content"])
         tokens = len(asked.split()) + 5

@@ -150,8 +150,8 @@ def test_tokens_that_waited_for_each_other_were_not_drafted_by_a_plain_engine(be
     [
         (refuse("400 Bad Request", b"too long"), "code could not be timed: answered 400: too long"),
         (answer_with(ROLE, give("ab")), "finish reason None"),
-        (answer_with(ROLE, give("", "stop"), count(9, 0)), "in one piece"),
-        (WHOLE, "in one piece"),
+        (answer_with(ROLE, give("", "stop"), count(9, 0)), "in one chunk"),
+        (WHOLE, "in one chunk"),
     ],
 )
 def test_an_answer_that_cannot_be_timed_is_asked_for_again_and_then_an_error(

@@ -89,7 +89,7 @@ def test_a_volume_takes_two_sets_of_weights() -> None:
     [
         (bare_plan(target="/a/target", drafter="/b/drafter"), "no folder in common"),
         (bare_plan(target="/models/$(x)/target"), "no folder in common"),
-        (bare_plan(target="/models/target", drafter="z-lab/drafter"), "the other a name on"),
+        (bare_plan(target="/models/target", drafter="z-lab/drafter"), "the other a hub name"),
         (bare_plan("--uds", "/run/x"), "Unix socket"),
         (bare_plan("--ssl-certfile", "/c.pem"), "certificate"),
     ],

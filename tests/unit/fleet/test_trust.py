@@ -83,7 +83,7 @@ def test_a_certificate_is_renewed_in_time_or_when_it_does_not_fit(
     assert find(pem, NAMES, NOW) is None
     assert find(pem, NAMES[:1], NOW) is None
     assert find(pem, (*NAMES, "10.0.0.9"), NOW) == "its certificate is not for 10.0.0.9"
-    assert (find(pem, NAMES, late) or "").startswith("its certificate ends on ")
+    assert (find(pem, NAMES, late) or "").startswith("its certificate expires on ")
     for other in (stranger, b"", b"nonsense"):
         assert find(other, NAMES, NOW) == "it has no certificate of this authority"
         assert authority.list_names(other) == []
@@ -109,14 +109,14 @@ def test_files_that_are_no_authority_are_refused(tmp_path: Path) -> None:
     make_authority(one, "lab", NOW)
     make_authority(two, "lab", NOW)
     (one / "authority.key").write_bytes((two / "authority.key").read_bytes())
-    with pytest.raises(InvalidInputError, match="has no authority of this program"):
+    with pytest.raises(InvalidInputError, match="has no certificate authority of slipstream"):
         read_authority(one)
     (two / "authority.pem").write_text("nonsense")
-    with pytest.raises(InvalidInputError, match="has no authority of this program"):
+    with pytest.raises(InvalidInputError, match="has no certificate authority of slipstream"):
         read_authority(two)
     # Whoever made it died before its certificate was there.
     (two / "authority.pem").unlink()
-    with pytest.raises(InvalidInputError, match="has no authority of this program"):
+    with pytest.raises(InvalidInputError, match="has no certificate authority of slipstream"):
         read_authority(two)
 
 
@@ -129,5 +129,5 @@ def test_no_certificate_outlives_its_authority_and_one_that_has_ended_issues_non
     assert authority.find_reason_to_renew(pem, NAMES, NOW) is None
     late = NOW + timedelta(days=31)
     assert authority.find_reason_to_renew(pem, NAMES, late) is not None
-    with pytest.raises(InvalidInputError, match="authority ended on"):
+    with pytest.raises(InvalidInputError, match="authority expired on"):
         authority.issue(NAMES, late)

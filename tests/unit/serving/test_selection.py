@@ -62,7 +62,7 @@ def test_of_several_live_runs_one_must_be_named(root: Path, proc: FakeProc) -> N
     with pytest.raises(UsageError, match=r"^2 runs are live$") as caught:
         choose_running(root, None, proc.path)
     assert caught.value.details == ("qwen-12", "qwen-1")
-    with pytest.raises(UsageError, match=r"^2 runs are live that begin with qwen$"):
+    with pytest.raises(UsageError, match=r"^2 runs are live that start with qwen$"):
         choose_running(root, "qwen", proc.path)
     assert choose_running(root, "qwen-1", proc.path)[1].id == "qwen-1"
 

@@ -126,5 +126,5 @@ def test_times_that_are_no_seconds_and_a_kind_per_request_are_refused(
     tmp_path: Path, name: str, content: bytes
 ) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(InvalidInputError, match="not what they seem"):
+    with pytest.raises(InvalidInputError, match="probably misread"):
         read_recording(tmp_path / name, "code")

@@ -206,7 +206,7 @@ def test_a_share_that_leaves_no_training_is_refused(tmp_path: Path, share: float
     path = write(tmp_path / "chat.jsonl", "a")
     with pytest.raises(InvalidInputError, match=f"the held-out share is {share:g}") as caught:
         read_prompts([path], seed=0, held_out_share=share)
-    assert caught.value.hint == "take a share such as 0.05"
+    assert caught.value.hint == "use a share such as 0.05"
 
 
 @pytest.mark.parametrize(

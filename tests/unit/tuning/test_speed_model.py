@@ -138,7 +138,7 @@ def test_two_loads_that_went_wrong_do_no_harm() -> None:
         slow = 2.5 * points[number].seconds_per_step
         points[number] = points[number].model_copy(update={"seconds_per_step": slow})
     fit = fit_step_time(points)
-    assert "2 of 14 loads fit no line and were set aside" in fit.cautions
+    assert "2 of 14 loads fit no line and were left out" in fit.cautions
     for load, length in LOADS:
         seconds, _ = fit.predict(load, length)
         assert seconds == pytest.approx(ENGINE.take_seconds(load, length), rel=0.06)

@@ -132,7 +132,7 @@ def test_up_leaves_what_runs_alone_and_tells_who_failed(site: Site, capsys: Capt
     assert run(["fleet", "up"], {}) == 3
     assert sorted(site.far.list_asked("serve")) == ["one", "two"]
     shown = capsys.readouterr().err
-    assert "one did not get ready: failed: now failed" in shown
+    assert "one did not become ready: failed: now failed" in shown
     assert "two did not get ready" in shown
     assert "slipstream fleet logs one" in shown
 
@@ -295,7 +295,7 @@ def test_doctor_finds_a_port_that_is_open_to_a_machine_that_is_no_member(
     site.far.reply = reply
     assert run(["fleet", "doctor"], {}) == 1
     shown = capsys.readouterr().out
-    assert "three: port 29501 of one is open to three, and not meant to be" in shown
+    assert "three: port 29501 of one is open to three, and should not be" in shown
     assert "hint: slipstream fleet plan --firewall" in shown
     assert "open to two" not in shown
 

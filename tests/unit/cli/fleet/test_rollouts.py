@@ -136,7 +136,7 @@ def test_a_step_that_does_not_end_in_time_is_rolled_back(
         nonlocal slow
         if (machine, words[0], is_after) == ("two", verb, after) and not slow:
             slow += 1
-            raise SlowError("two: no end of the command within 300 s", hint="ssh two uptime")
+            raise SlowError("two: the command did not end within 300 s", hint="ssh two uptime")
 
     site.far.meddle = take_too_long
     write_replicas(tmp_path, context=384)

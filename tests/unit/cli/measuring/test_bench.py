@@ -168,7 +168,7 @@ def test_a_server_that_forbids_salts_is_measured_with_its_cache_as_it_is(capsys:
         (
             ("bench", "http://127.0.0.1:9", "--workload", "agent", "--rate", "2"),
             2,
-            "--rate is for single requests",
+            "--rate does not apply to tasks",
         ),
         (("bench", "http://", *FEW), 1, "is not the address of a server"),
         (("compare", "nothing/here"), 1, "nothing/here"),
@@ -177,7 +177,7 @@ def test_a_server_that_forbids_salts_is_measured_with_its_cache_as_it_is(capsys:
         (("tune", "nothing/here", "--starts", "2"), 2, "--starts 2 is too few"),
         (("tune", "nothing/here", "--methods", "ngrm"), 2, "unknown method 'ngrm'"),
         (("tune", "nothing/here", "--methods", "ngram=x"), 2, "no drafter that ngram could use"),
-        (("tune", "nothing/here", "--workload", "agent-8k"), 2, "not for tasks"),
+        (("tune", "nothing/here", "--workload", "agent-8k"), 2, "not tasks"),
         (("tune", "nothing/here", "--save", "no/plan.json"), 1, "there is no folder"),
     ],
 )

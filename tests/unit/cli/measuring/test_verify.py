@@ -180,7 +180,7 @@ def test_a_cache_that_changes_nothing_is_not_called_free(pair: list[str], capsys
     )
     shown = capsys.readouterr()
     assert "3 prompts are left out: a grammar or a penalty" in shown.err
-    assert shown.out.startswith("A cache in fp8 shows no cost that chance would not explain: 0.0 ")
+    assert shown.out.startswith("A cache in fp8 shows no cost beyond chance: 0.0 ")
     assert "plain, prose: 3 answers" in shown.err
 
 

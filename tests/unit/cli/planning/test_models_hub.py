@@ -137,7 +137,7 @@ def test_a_poisoned_listing_does_not_fit_and_stands_last(
 def test_a_repository_with_code_is_named_and_not_taken_and_its_code_is_not_run(desk: Desk) -> None:
     found = desk.find("poison/coded-DFlash")
     assert found.verdict == "fits"
-    assert found.obstacle == "its repository contains code, which is never run"
+    assert found.obstacle == "its repository contains code, which slipstream never runs"
     assert not any(answer.path.endswith(".py") for answer in desk.hub.log)
     assert not any(answer.path.endswith(".bin") for answer in desk.hub.log)
 
@@ -169,7 +169,7 @@ def test_plan_takes_what_the_hub_lists_and_says_why(desk: Desk) -> None:
     assert named["value"] == "honest/target-DFlash"
     assert named["source"] == "index"
     assert named["because"].startswith(
-        "honest made it for this target; listed by the hub, not in the index; licence mit"
+        "honest made it for this target; listed on the hub, not in the index; licence mit"
     )
     assert plan["settings"]["speculation"]["revision"]["value"] == SHA
 

@@ -89,7 +89,7 @@ def test_what_follows_the_dashes_is_a_typed_setting_of_the_user(
     words: tuple[str, ...], setting: str, value: object, capsys: Capture
 ) -> None:
     run(["plan", QWEN, "--host", "gb10", "--json", "--", *words], {})
-    told = {"value": value, "source": "user", "because": "given after --"}
+    told = {"value": value, "source": "user", "because": "set after --"}
     assert json.loads(capsys.readouterr().out)["settings"][setting] == told
 
 
@@ -249,7 +249,7 @@ def test_sglangs_dflash_is_refused_for_a_cpu(capsys: Capture) -> None:
         ([QWEN, "--", "--model", "another/model"], 2, "hint: slipstream plan another/model"),
         ([QWEN, "--", "--gpu-memory-utilization", "1.5"], 2, "--gpu-memory-utilization"),
         ([QWEN, "--", "--spec-tokens=3", f"{SPEC}.num_speculative_tokens=4"], 2, "exclude"),
-        ([QWEN, "--", "stray"], 2, "'stray' is no value"),
+        ([QWEN, "--", "stray"], 2, "'stray' is not a value"),
         ([QWEN, "--host", "gb10", "--", "--spec-model", "me/mine"], 1, "me/mine"),
     ],
 )

@@ -25,7 +25,7 @@ from tests.unit.serving.kept_runs import PLAN, keep
 
 Capture = pytest.CaptureFixture[str]
 SECRET = "the-secret-of-alice"
-TOOLS = {"tool_parser": Choice("hermes", "user", "given after --")}
+TOOLS = {"tool_parser": Choice("hermes", "user", "set after --")}
 
 
 @pytest.fixture(autouse=True)

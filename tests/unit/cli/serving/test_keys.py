@@ -77,10 +77,10 @@ def test_a_key_is_revoked(capsys: Capture, file: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["revoke"], "an ID is for `keys rotate` and `keys revoke`, and both need one"),
-        (["new", "ab12"], "an ID is for `keys rotate` and `keys revoke`, and both need one"),
-        (["list", "ab12"], "an ID is for `keys rotate` and `keys revoke`, and both need one"),
-        (["rotate"], "an ID is for `keys rotate` and `keys revoke`, and both need one"),
+        (["revoke"], "`keys rotate` and `keys revoke` need an ID, and only they take one"),
+        (["new", "ab12"], "`keys rotate` and `keys revoke` need an ID, and only they take one"),
+        (["list", "ab12"], "`keys rotate` and `keys revoke` need an ID, and only they take one"),
+        (["rotate"], "`keys rotate` and `keys revoke` need an ID, and only they take one"),
         (["rotate", "ab12", "--weight", "2"], "--weight is for `keys new`"),
         (["revoke", "ab12", "--overlap", "1h"], "--overlap is for `keys rotate`"),
         (["rotate", "ab12", "--overlap", "soon"], "argument --overlap: 'soon' is not a time"),

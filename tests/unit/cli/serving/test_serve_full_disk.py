@@ -54,7 +54,7 @@ def test_a_successor_on_a_full_disk_goes_on_in_the_folder_that_is_there(
         assert run(["serve", str(served.path)], os.environ) == 0
     assert [found.id for found in find_runs()] == [served.path.name]
     assert served.read().state == "stopped"
-    assert "disk_full: there is no room left to write" in capsys.readouterr().err
+    assert "disk_full: there is no space left to write" in capsys.readouterr().err
 
 
 def test_a_new_run_on_a_full_disk_is_refused_before_an_engine_starts(

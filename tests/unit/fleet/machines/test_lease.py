@@ -143,7 +143,7 @@ def test_while_the_first_machine_is_down_one_of_those_that_force_has_the_lease(
                 second.send("two", b"3", "file")
             far.down.add("two")
             with (
-                pytest.raises(UnreachableError, match="no machine gives a lease"),
+                pytest.raises(UnreachableError, match="no machine grants a lease"),
                 holding(machines, "stop", force=True),
             ):
                 pass

@@ -82,7 +82,7 @@ def test_a_command_gets_its_standard_input_and_returns_its_code(ssh: OpenSsh) ->
 def test_a_command_and_an_output_without_an_end_are_ended(
     ssh: OpenSsh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(SlowError, match="two: no end of the command within 0 s"):
+    with pytest.raises(SlowError, match="two: the command did not end within 0 s"):
         ssh.run("two", ["sleep", "60"], timeout=0.2)
     monkeypatch.setattr(openssh, "MOST_BYTES", 1 << 20)
     with pytest.raises(UnreachableError, match="more than 1 MiB"):
@@ -96,7 +96,7 @@ def test_a_command_and_an_output_without_an_end_are_ended(
         ("me@far: Permission denied (publickey)", "no key of", "ssh-copy-id -p 2022 me@far"),
         (
             "ssh: Could not resolve hostname far",
-            "name is not known",
+            "name cannot be resolved",
             'ssh = "user@address" in [machines.one], or an entry in ~/.ssh/config',
         ),
         ("connect to host far port 22: Connection timed out", "does not answer", "ping far"),
@@ -178,7 +178,7 @@ def test_a_relay_that_takes_too_long_is_ended_on_both_sides(
         return begun[-1]
 
     monkeypatch.setattr(OpenSsh, "_begin", keep)
-    with pytest.raises(SlowError, match="two: no end of the command within 0 s"):
+    with pytest.raises(SlowError, match="two: the command did not end within 0 s"):
         ssh.relay("one", ["cat", "/dev/zero"], "two", ["sleep", "60"], timeout=0.2)
     assert len(begun) == 2
     assert None not in [one.returncode for one in begun]

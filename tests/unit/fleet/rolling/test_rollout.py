@@ -123,7 +123,7 @@ def test_a_step_that_does_not_end_in_time_has_failed_and_is_not_tried_again() ->
         def perform(self, action: Action) -> str | None:
             if action == ("b", "verify", "new"):
                 self.done.append("verify b")
-                raise SlowError("two: no end of the command within 900 s", hint="uptime")
+                raise SlowError("two: the command did not end within 900 s", hint="uptime")
             return super().perform(action)
 
     site = Slow()

@@ -151,7 +151,7 @@ def test_what_the_receiver_of_answers_raises_comes_through() -> None:
         ({"choices": [{"finish_reason": "stop", "token_ids": [1]}]}, "without token ids"),
         ({"choices": []}, "without token ids"),
         (["not", "an", "object"], "without token ids"),
-        (b"<html>", "something else than JSON"),
+        (b"<html>", "something other than JSON"),
     ],
 )
 def test_an_answer_in_another_form_is_shown(payload: Any, message: str) -> None:

@@ -147,7 +147,8 @@ def test_a_disturbed_block_is_measured_again_and_a_busy_machine_leaves_no_verdic
     assert {finding.outcome for finding in pair.findings} == {"unclear"}
     assert pair.break_evens == ()
     assert any(
-        line.endswith("drafted its figures are kept: the machine stays busy") for line in said
+        line.endswith("drafted its figures are kept, because the machine stays busy")
+        for line in said
     )
 
 

@@ -144,7 +144,7 @@ def test_the_sentence_says_what_was_shown(
 
 def test_where_more_blocks_would_not_do_it_asks_for_prompts() -> None:
     _, sentence = advise(find("chat", "1.05?"))
-    assert sentence.endswith("; more blocks alone will not do, use more prompts.")
+    assert sentence.endswith("; more blocks are not enough, use more prompts.")
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_a_caution_is_told_and_a_grave_one_takes_the_answer_away() -> None:
     assert advise(fast, light) == ("use", f"U{plain} Caution: only 3 prompts.")
     assert advise(fast, light, GRAVE) == (
         "cannot tell",
-        f"Cannot tell, because 9 of 10 requests failed; by the times alone: u{plain} "
+        f"Cannot tell, because 9 of 10 requests failed; from the times alone: u{plain} "
         "Caution: only 3 prompts.",
     )
 
@@ -266,7 +266,7 @@ def test_a_grave_caution_and_a_busy_machine_take_the_winner_away() -> None:
     busy = Caution(code="busy-machine", message="the machine was busy", grave=True)
     assert name_fastest(places, GRAVE) == (
         "cannot tell",
-        "Cannot tell, because 9 of 10 requests failed; by the times alone: at concurrency 1 dflash "
+        "Cannot tell, because 9 of 10 requests failed; from the times alone: at concurrency 1 dflash "
         "is fastest (2.00 times as fast as plain).",
     )
     assert name_fastest(places, GRAVE, busy) == (

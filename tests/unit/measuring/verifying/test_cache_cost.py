@@ -100,7 +100,7 @@ def make_cost(*, worst: float = 0.1, tokens: int = 100, accepted: int = 0) -> Ki
 @pytest.mark.parametrize(
     ("cost", "words"),
     [
-        (make_cost(tokens=0), "wrote nothing"),
+        (make_cost(tokens=0), "generated no text"),
         (make_cost(worst=1.3), "even with the target's own cache"),
     ],
 )

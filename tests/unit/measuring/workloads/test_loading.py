@@ -67,7 +67,7 @@ def test_a_published_set_is_named_with_its_path(
 def test_an_unknown_name_is_told_what_to_type(name: str, meant: str | None) -> None:
     error = refuse("code", name)
     assert isinstance(error, UsageError)
-    assert error.message == f"no workload is called {name}"
+    assert error.message == f"there is no workload {name}"
     assert ("did you mean" in error.hint) == (meant is not None)
     assert error.hint.startswith(f"did you mean {meant}? take " if meant else "take ")
     assert all(known in error.hint for known in (*KINDS, *FAMILIES, "mtbench:PATH", "JSONL"))

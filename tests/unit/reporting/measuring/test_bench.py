@@ -145,5 +145,5 @@ def test_tasks_that_all_failed_are_shown_without_turns() -> None:
     shown = render_bench_html(
         change_cells(make_bench(tasks=True), tasks=tasks, cache_hit_share=None)
     )
-    assert "not asked for" in shown
+    assert "not requested" in shown
     assert "wall time per task: agent-2k unknown, agent-8k unknown" in shown

@@ -54,7 +54,7 @@ def test_drafts_that_lose_say_why_and_name_a_processor_without_bfloat16() -> Non
 
 
 def test_a_target_in_8_bits_is_told_with_its_reason() -> None:
-    why = "a product in 8 bits takes 0.30 of the time of one in float32 here"
+    why = "an 8-bit matrix product takes 0.30 of the time of one in float32 here"
     told = render_demo_text(make_demo().model_copy(update={"quantized": why}))
     assert f"the target is quantized in both engines: {why}" in told
     assert "quantized in both" not in render_demo_text(make_demo())

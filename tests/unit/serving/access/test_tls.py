@@ -164,7 +164,7 @@ def test_a_certificate_that_the_engine_itself_would_not_accept_is_refused_before
     authority = make_pair(tmp_path / "authority", "authority", is_authority=True)
     other = make_pair(tmp_path / "other")
     certificate = TlsCertificate(other.file, other.key, authority=authority.file)
-    with pytest.raises(InvalidInputError, match=r"no engine can serve with .*certificate"):
+    with pytest.raises(InvalidInputError, match=r"the engine cannot serve with .*certificate"):
         certificate.check(NOW)
 
 
@@ -220,7 +220,7 @@ def test_a_plan_without_a_certificate_speaks_http() -> None:
     ("words", "message"),
     [
         (("--ssl-keyfile", "k"), "--ssl-keyfile without a certificate"),
-        (("--ssl-certfile", "c", "--ssl-cert-reqs", "2"), "no authority signs them"),
+        (("--ssl-certfile", "c", "--ssl-cert-reqs", "2"), "no authority for them is set"),
     ],
 )
 def test_what_cannot_work_is_refused(words: tuple[str, ...], message: str) -> None:

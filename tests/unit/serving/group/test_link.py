@@ -171,7 +171,7 @@ def test_only_a_secret_that_nobody_else_can_read_is_taken(tmp_path: Path) -> Non
     file.chmod(0o600)
     assert read_secret(file) == SECRET
     file.chmod(0o640)
-    with pytest.raises(InvalidInputError, match="others may read") as refused:
+    with pytest.raises(InvalidInputError, match="other users can read") as refused:
         read_secret(file)
     assert refused.value.hint == f"chmod 600 {file}"
     file.write_bytes(b"short\n")

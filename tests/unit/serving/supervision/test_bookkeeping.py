@@ -296,7 +296,7 @@ def test_a_full_disk_costs_no_engine_and_the_run_says_how_it_stands(
     assert [event.message for event in small_stage.folder.read_events()] == [
         event.message for event in small_stage.events
     ]
-    assert "disk_full: there is no room left to write" in small_stage.messages()
+    assert "disk_full: there is no space left to write" in small_stage.messages()
 
 
 def test_a_new_run_on_a_full_disk_is_refused_and_leaves_nothing(

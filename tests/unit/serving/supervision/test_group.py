@@ -78,7 +78,7 @@ def test_when_one_engine_dies_both_start_again(stage: GroupStage, dies: str) -> 
     [
         (peers.Followers, "_look", peers.UNWATCHED, "head"),
         (Head, "_hear", peers.UNWATCHED, "follower"),
-        (peers, "Order", "the other ranks hear nothing", "head"),
+        (peers, "Order", "the other ranks get no reports", "head"),
     ],
 )
 def test_no_fault_of_the_link_ends_a_group_and_it_goes_on(
@@ -166,7 +166,7 @@ def test_the_head_waits_for_a_rank_that_left(stage: GroupStage) -> None:
 
     async def leave_and_come_back(stage: GroupStage) -> None:
         await stage.reach_ready()
-        pid, waits = stage.head.pid(), "it starts when the others are there: rank 1"
+        pid, waits = stage.head.pid(), "it starts when the others are running: rank 1"
         before = stage.head.messages().count(waits)
         await stage.leave()
         while stage.head.messages().count(waits) == before:
@@ -176,7 +176,7 @@ def test_the_head_waits_for_a_rank_that_left(stage: GroupStage) -> None:
         await stage.reach_ready(times=2)
 
     stage.serve(leave_and_come_back)
-    assert "rank 1 (two, 127.0.0.2): it was asked to stop" in stage.head.messages()
+    assert "rank 1 (two, 127.0.0.2): a stop was requested" in stage.head.messages()
     assert stage.head.run.rungs == ()
 
 

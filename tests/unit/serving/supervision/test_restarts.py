@@ -62,7 +62,7 @@ def test_illegal_accesses_lead_down_to_plain_decoding(make_stage: MakeStage) -> 
         (crash("api_server.py: error: unrecognized arguments: --warp-speed"), 1, (), "--warp"),
         (rule("start", signal=signal.SIGKILL), 6, ("less-memory",), "SIGKILL"),
         (rule("request", signal=signal.SIGKILL), 6, ("less-memory",), "SIGKILL"),
-        (rule("start", signal=signal.SIGILL), 1, (), "does not know an instruction"),
+        (rule("start", signal=signal.SIGILL), 1, (), "lacks an instruction"),
         (crash(UNKNOWN), 6, ("no-speculation",), None),
     ],
 )
@@ -89,7 +89,7 @@ BESIDE = [
     (EngineLife, "_judge", "the engine cannot be checked"),
     (Asker, "probe", "the engine cannot be checked"),
     (MemoryGuard, "look", "the machine's memory cannot be watched"),
-    (ServiceManager, "_extend", "the service manager is not told"),
+    (ServiceManager, "_extend", "the service manager is not notified"),
 ]
 
 
@@ -250,7 +250,7 @@ def test_a_part_of_ours_that_was_not_applied_or_says_nothing_is_a_note_of_the_ru
         return stage.folder.read().notes, heard.notes
 
     notes, told = stage.serve(look)
-    why = why or "not applied: the engine's log has no word of it"
+    why = why or "not applied: the engine's log does not mention it"
     assert notes[part].startswith(f"slipstream {part}: {why}; ")
     assert (list(notes), told) == ([part], 1)
     assert f"warming: {notes[part]}" in stage.messages()

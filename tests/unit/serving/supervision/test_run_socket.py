@@ -119,7 +119,7 @@ def test_a_fault_in_the_steps_of_a_core_is_a_note_as_long_as_it_is_reported(run:
         await core.hear(SteeringOrder)
         await other.hear(SteeringOrder)
         name = "the steering of core 1 fails"
-        note = f"{name}, and steps go on without: see_step: KeyError: 'a'"
+        note = f"{name}, and steps continue without it: see_step: KeyError: 'a'"
         assert run.event_log.run.notes == {name: note}
         assert [event.message for event in run.events] == [note]
         core.send(make_state(rank=1))

@@ -279,7 +279,7 @@ def test_another_users_folder_is_a_fault(site: Site) -> None:
     if site.user == 0:  # What is root's is trusted.
         os.chown(site.runs_root, 12345, -1)
     (check,) = find(replace(site, user=99999), "files")
-    assert (check.verdict, check.message) == ("fault", f"{site.runs_root} is another user's")
+    assert (check.verdict, check.message) == ("fault", f"{site.runs_root} belongs to another user")
 
 
 def test_a_key_file_that_is_none_is_told(site: Site, tmp_path: Path) -> None:

@@ -295,7 +295,7 @@ def test_code_is_fetched_only_where_it_is_asked_for_and_at_a_commit(bench: HubBe
     model = bench.obtain(COMMIT, with_code=True)
     assert bench.hub.fetched() == ["modeling.py"]
     assert model.files == len(NEEDED) + 1
-    with pytest.raises(InvalidInputError, match="is used at a fixed commit only"):
+    with pytest.raises(InvalidInputError, match="is used only at a fixed commit"):
         bench.obtain("main", with_code=True)
 
 

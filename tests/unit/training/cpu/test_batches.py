@@ -268,7 +268,7 @@ def test_what_was_written_is_read_back_sample_by_sample(tmp_path: Path) -> None:
         assert np.array_equal(tokens, telling.read_choices(sample.number)[0])
         assert shares == pytest.approx(1 / CHOICES, rel=1e-3)
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(InvalidInputError, match="is not what these responses and layers give"):
+    with pytest.raises(InvalidInputError, match="does not match these responses and layers"):
         open_states(path, samples, width=2)
 
 

@@ -101,7 +101,7 @@ def test_every_judged_step_is_a_point_that_is_written_down_and_told(training: Tr
     )
     assert training.space.folder.read() == done
     assert training.told == [
-        f"training: step {step}, loss 2.000, tokens per step held out: code 2.00"
+        f"training: step {step}, loss 2.000, held-out tokens per step: code 2.00"
         for step in (25, 50)
     ]
 

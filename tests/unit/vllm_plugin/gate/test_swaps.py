@@ -67,4 +67,4 @@ def test_a_drafter_that_one_rank_could_not_load_is_taken_back_in_all() -> None:
 def test_two_drafters_that_cannot_be_loaded_are_told() -> None:
     result = carry(Client(lambda info: not info["check_only"]))
     assert result.outcome == "broken"
-    assert result.error == "no /new; nor could the drafter before be loaded: no /old"
+    assert result.error == "no /new; nor was the previous drafter loaded: no /old"

@@ -114,7 +114,7 @@ def test_another_source_is_left_alone(source: str, early: bool, load: Load, said
     name("more", patch=patch)
     load(source)
     assert untouched == []
-    why = "source is not the one that it was written for"
+    why = "the source differs from the one it was written for"
     assert said() == [f"slipstream patch more: not applied: {why}"]
 
 

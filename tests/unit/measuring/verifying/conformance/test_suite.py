@@ -122,7 +122,7 @@ def test_other_tokens_without_a_tie_are_a_change() -> None:
     assert len(found.changed) == len(found.differences) == 4
     whys = [one.because for one in found.changed]
     assert "other tokens, where the target sees no tie" in whys
-    assert "repeated, it was still not as without drafts" in whys
+    assert "when repeated, it still differed" in whys
 
 
 def test_no_tie_explains_what_the_grammar_forbids() -> None:

@@ -94,7 +94,7 @@ def test_every_excerpt_belongs_to_one_signature_and_says_how_it_was_had() -> Non
 def test_figures_are_filled_in() -> None:
     (finding,) = diagnose(read("sequence-exceeds-cache.log"))
     assert finding.meaning == (
-        "One sequence of 262144 tokens needs 18.4 GiB of cache and 5.2 GiB are left beside "
+        "One sequence of 262144 tokens needs 18.4 GiB of cache, but only 5.2 GiB are left beside "
         "the weights. About 74080 tokens fit."
     )
     assert finding.remedy == "slipstream plan TARGET --context 74080"
@@ -106,7 +106,7 @@ def test_a_figure_that_the_log_lacks_is_unknown() -> None:
     (finding,) = diagnose("NVRM: GPU 0000:06:00.0: GPU has fallen off the bus.")
     assert finding.meaning.startswith("The accelerator at unknown no longer answers")
     (finding,) = diagnose("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB")
-    assert finding.meaning.endswith("2.00 GiB was asked for (free: unknown, in all: unknown).")
+    assert finding.meaning.endswith("2.00 GiB was requested (free: unknown, in total: unknown).")
 
 
 def test_a_start_and_an_end_without_a_fault_give_no_finding() -> None:

@@ -52,7 +52,7 @@ def test_a_running_gate_follows_its_file_and_keeps_what_was_good(
         await until(lambda: read_gate(stage)["limits"]["n"] == 1)
         await ask(gate)
         file.write_text("[limits]\nm = 4\n")
-        await until(lambda: "the gate keeps its rules: " in stage.messages())
+        await until(lambda: "the gate keeps its previous rules: " in stage.messages())
         await ask(gate)
         file.unlink()
         await until(lambda: "No such file" in stage.messages())

@@ -213,7 +213,7 @@ def test_a_broken_ledger_is_noted_once_and_what_is_whole_counts(watched: Watched
         with watched.folder.ledger.open("ab") as file:
             file.write(b"not a line\n")
         watched.serve(100, 14)
-    assert [message.endswith("not the ledger's") for message in watched.messages] == [True]
+    assert [message.endswith("not ledger lines") for message in watched.messages] == [True]
     watched.serve(200, 2)
     assert watched.event_log.run.drifts
 

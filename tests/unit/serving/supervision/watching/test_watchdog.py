@@ -175,7 +175,7 @@ def test_the_fall_that_froze_a_spark_is_stopped_with_memory_to_spare() -> None:
     """vllm#56824: from 29.0 to 6.3 GiB in 11 s."""
     alarms = watch(*((second, 29 - second * 22.7 / 11) for second in range(12)))
     first = next(alarm for alarm in alarms if alarm is not None)
-    assert first == "14.6 GiB of memory are left, and 2.1 GiB go every second"
+    assert first == "14.6 GiB of memory are left, and 2.1 GiB more are used every second"
     assert watch((0, 5.5)) == ["5.5 GiB of memory are left, under 6.0 GiB"]
 
 

@@ -190,7 +190,7 @@ def test_an_expired_key_opens_nothing(tmp_path: Path) -> None:
     settings = make_gate(tmp_path, Engine(), keys_file=tmp_path / "keys.json").settings
     headers = {b"x-api-key": brief.encode()}
     assert KeyRing(settings, clock=NOW.timestamp).require_caller(headers).id
-    with pytest.raises(Refusal, match="not known, or has expired"):
+    with pytest.raises(Refusal, match="unknown or has expired"):
         KeyRing(settings, clock=end.timestamp).require_caller(headers)
 
 

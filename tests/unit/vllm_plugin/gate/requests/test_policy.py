@@ -215,7 +215,7 @@ def test_images_and_files_are_refused_by_a_server_of_text(
 
 CLAMP: Document = {"long_answers": "clamp", "limits": {"max_tokens": 100}}
 DRAFTS: Document = {"speculation": True}
-DROPPED = "dropped: not with speculation"
+DROPPED = "dropped: not supported with speculation"
 UNKNOWN = "dropped: not a field of this API"
 CHANGED: list[tuple[Document, str, Document, Document, str | None]] = [
     (CLAMP, CHAT, {"max_tokens": 101}, {"max_tokens": 100}, "max_tokens lowered to 100"),

@@ -71,11 +71,11 @@ def test_what_the_types_allow_passes_as_it_came(tmp_path: Path, engine: Engine) 
     ("fields", "field", "words"),
     [
         ({"messages": [{"role": "user", "content": 5}] * 900}, "messages", "messages[0]"),
-        ({"messages": [*HELLO["messages"], *[{}] * 900]}, None, "the body is not of this API"),
+        ({"messages": [*HELLO["messages"], *[{}] * 900]}, None, "the body does not match this API"),
         (
             {"messages": [*HELLO["messages"], {"role": "x", "content": "a"}] * 900},
             "messages",
-            "messages[1] is not of this API, or faulty",
+            "messages[1] is not part of this API, or invalid",
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "text"}] * 900}]},
