@@ -38,7 +38,7 @@ def test_drafts_for_the_model_in_8_bits_are_accepted(target: Path, tmp_path: Pat
         answers = ask_all(url, requests, ask)
     drafts = Drafts.total(answer.drafts for answer in answers)
     sys.stdout.write(
-        f"\n{drafts.tokens_per_step:.2f} tokens per step; an 8-bit matrix product takes {share:.2f} of "
+        f"\n{drafts.tokens_per_step:.2f} tokens per step; a product in 8 bits takes {share:.2f} of "
         "the time of one in float32\n"
     )
     assert 0 < share < 2

@@ -266,8 +266,8 @@ def test_a_grave_caution_and_a_busy_machine_take_the_winner_away() -> None:
     busy = Caution(code="busy-machine", message="the machine was busy", grave=True)
     assert name_fastest(places, GRAVE) == (
         "cannot tell",
-        "Cannot tell, because 9 of 10 requests failed; from the times alone: at concurrency 1 dflash "
-        "is fastest (2.00 times as fast as plain).",
+        "Cannot tell, because 9 of 10 requests failed; from the times alone: at concurrency 1 "
+        "dflash is fastest (2.00 times as fast as plain).",
     )
     assert name_fastest(places, GRAVE, busy) == (
         "cannot tell",
