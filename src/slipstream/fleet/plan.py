@@ -142,7 +142,7 @@ class PortRule(Record):
     port: Port
     last_port: Port | None = None
     protocol: Literal["tcp", "udp"]
-    who: tuple[str, ...] | Literal["clients"]
+    callers: tuple[str, ...] | Literal["clients"]
     why: str
 
 

@@ -127,7 +127,7 @@ def read_status(
     live = live or read_live(folder)
     run, events = (run if live is None else live.run), folder.read_events()
     events += () if live is None else live.unwritten
-    state = find_standing(run, proc)
+    state = find_shown_state(run, proc)
     engine = () if run.engine is None else list_session(run.engine, proc)
     counts = live.counts if live is not None and engine else None
     last_token = counts.last_token if counts else None
@@ -157,7 +157,7 @@ def read_status(
     )
 
 
-def find_standing(run: Run, proc: Path = _PROC) -> ShownState:
+def find_shown_state(run: Run, proc: Path = _PROC) -> ShownState:
     """Return a run's state, unless its supervisor was killed before it could say the last one."""
     ended = not TRANSITIONS[run.state]
     return run.state if ended or is_alive(run.supervisor, proc) else "supervisor gone"

@@ -154,7 +154,7 @@ class FarMachines:
             with self._lock:
                 return say(change_lease(self.leases, asked_for, self.now).to_json())
         asked = json.loads(request)
-        held = self.lease or {"owner": asked["owner"], "who": "me@desk", "purpose": "up"}
+        held = self.lease or {"owner": asked["owner"], "holder": "me@desk", "purpose": "up"}
         return say(json.dumps({**held, "until": NOW.isoformat()}))
 
     @contextmanager

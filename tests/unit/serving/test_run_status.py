@@ -14,7 +14,7 @@ from slipstream.serving.run_status import (
     RunStatus,
     ShownState,
     StatusList,
-    find_standing,
+    find_shown_state,
     list_statuses,
     read_status,
 )
@@ -67,7 +67,7 @@ def test_a_rank_that_answers_nobody_shows_no_address(tmp_path: Path, proc: FakeP
 def test_a_run_that_ended_needs_no_supervisor(
     state: State, shown: ShownState, proc: FakeProc
 ) -> None:
-    assert find_standing(RUN.model_copy(update={"state": state}), proc.path) == shown
+    assert find_shown_state(RUN.model_copy(update={"state": state}), proc.path) == shown
 
 
 def test_a_state_lasts_since_the_first_event_that_told_it(tmp_path: Path, proc: FakeProc) -> None:

@@ -45,7 +45,7 @@ from slipstream.serving.run import (
     name_run,
     read_process,
 )
-from slipstream.serving.run_status import find_standing
+from slipstream.serving.run_status import find_shown_state
 from slipstream.serving.served_plan import (
     ask_for_certificates,
     follow_head,
@@ -206,7 +206,7 @@ def _decide(
     if options.tls is not None:
         plan = ask_for_certificates(plan, options.tls.expanduser().resolve())
     takeovers: tuple[datetime, ...] = ()
-    if earlier is not None and find_standing(earlier) == "supervisor gone":
+    if earlier is not None and find_shown_state(earlier) == "supervisor gone":
         takeovers = (*earlier.takeovers, now)[-MOST_TAKEOVERS:]
     return _Serving(plan, terms, host, keys, handed, takeovers)
 

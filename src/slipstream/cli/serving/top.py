@@ -26,7 +26,7 @@ from slipstream.serving.live_view import (
     read_live_view,
 )
 from slipstream.serving.run import Run, RunFolder, find_live, find_runs_root
-from slipstream.serving.run_status import find_standing
+from slipstream.serving.run_status import find_shown_state
 from slipstream.serving.selection import choose_run, is_over
 
 REDRAW_SECONDS = 1.0
@@ -107,7 +107,7 @@ class _Watch:
                 self.run, self._written = self.folder.read(), written
 
     def _is_outdated(self, last: LiveView, monotonic: float) -> bool:
-        changed = find_standing(self.run) != last.status.state or last.steering is None
+        changed = find_shown_state(self.run) != last.status.state or last.steering is None
         return changed or monotonic - self._looked >= SLOW_SECONDS
 
     def _ask(self) -> EngineFigures | None:

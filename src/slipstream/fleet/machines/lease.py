@@ -51,7 +51,7 @@ class LeaseLostError(UnreachableError):
 class Lease(Record):
     schema_version: Literal[1] = 1
     owner: str = Field(pattern=r"^[0-9a-f]{32}$")
-    who: str = Field(pattern=_PLAIN)
+    holder: str = Field(pattern=_PLAIN)
     purpose: str = Field(pattern=_PLAIN)
     until: AwareDatetime
     epoch: NonNegativeInt = 0
@@ -66,7 +66,7 @@ class LeaseRequest(Record):
     fleet: Name
     action: Literal["take", "release"]
     owner: str
-    who: str
+    holder: str
     purpose: str
     force: bool = False
     epoch: NonNegativeInt | None = None
@@ -85,7 +85,7 @@ def change_lease(folder: Path, request: LeaseRequest, now: datetime) -> Lease:
         epoch = held.epoch if held is not None else 0
         if request.epoch is not None:
             if held is None or (held.owner, held.epoch) != (request.owner, request.epoch):
-                return held or Lease(owner="0" * 32, who="nobody", purpose="it ended", until=now)
+                return held or Lease(owner="0" * 32, holder="nobody", purpose="it ended", until=now)
         elif held is not None and held.until > now and not request.force:
             return held
         else:
@@ -93,7 +93,7 @@ def change_lease(folder: Path, request: LeaseRequest, now: datetime) -> Lease:
         over = request.action == "release"
         lease = Lease(
             owner=request.owner,
-            who=request.who,
+            holder=request.holder,
             purpose=request.purpose,
             until=now if over else now + timedelta(seconds=LEASE_SECONDS),
             epoch=epoch,
@@ -198,7 +198,7 @@ class HeldLease:
             fleet=self._far.fleet.name,
             action=action,
             owner=self._owner,
-            who=_name_self(),
+            holder=_name_self(),
             purpose=self._purpose,
             force=force,
             epoch=epoch,
@@ -252,7 +252,7 @@ def holding(far: Machines, purpose: str, *, force: bool = False) -> Iterator[Mac
 
 
 def _describe(held: Lease) -> str:
-    return f"{escape(held.who)} holds the fleet for {escape(held.purpose)}"
+    return f"{escape(held.holder)} holds the fleet for {escape(held.purpose)}"
 
 
 def _name_self() -> str:

@@ -224,10 +224,17 @@ def list_ports(
             yield make_rule(machine, ROCE_PORT, others, "RoCE v2", protocol="udp")
 
 
-def make_rule(machine: str, port: int, who: Callers, why: str, **more: Any) -> PortRule:
+def make_rule(machine: str, port: int, callers: Callers, why: str, **more: Any) -> PortRule:
     """Return who may reach a TCP port, or with `more` another."""
     return PortRule.model_validate(
-        {"machine": machine, "port": port, "protocol": "tcp", "who": who, "why": why, **more}
+        {
+            "machine": machine,
+            "port": port,
+            "protocol": "tcp",
+            "callers": callers,
+            "why": why,
+            **more,
+        }
     )
 
 
@@ -259,10 +266,10 @@ def render_firewall(plan: FleetPlan, machine: str) -> str:
     for rule in rules:
         port = f"{rule.port}-{rule.last_port}" if rule.last_port else str(rule.port)
         match = f"{rule.protocol} dport {port}"
-        if rule.who == "clients":
+        if rule.callers == "clients":
             lines.append(f"    {match} accept")
             continue
-        lines += [f"    {family} {match} accept" for family in _list_sources(plan, rule.who)]
+        lines += [f"    {family} {match} accept" for family in _list_sources(plan, rule.callers)]
         lines.append(f"    {match} drop")
     return "\n".join([*lines, "  }", "}"])
 

@@ -161,7 +161,7 @@ def _list_targets(plan: FleetPlan, machine: str) -> Iterator[tuple[Target, PortR
 
 
 def _evaluate(machine: str, rule: PortRule, reach: Reach) -> MachineCheck:
-    allowed = rule.who == "clients" or machine in rule.who
+    allowed = rule.callers == "clients" or machine in rule.callers
     where = f"port {rule.port} of {rule.machine}"
     if reach == "open" and not allowed:
         hint = "slipstream fleet plan --firewall"

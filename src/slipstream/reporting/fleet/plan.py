@@ -117,7 +117,7 @@ def _list_ports(ports: Iterable[PortRule]) -> list[str]:
         (
             rule.machine,
             f"{rule.port}{f'-{rule.last_port}' if rule.last_port else ''}/{rule.protocol}",
-            rule.who if isinstance(rule.who, str) else ", ".join(rule.who) or "itself",
+            rule.callers if isinstance(rule.callers, str) else ", ".join(rule.callers) or "itself",
             rule.why,
         )
         for rule in ports

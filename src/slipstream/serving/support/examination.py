@@ -17,7 +17,7 @@ from slipstream.hardware.surroundings import read_disk
 from slipstream.records import Record
 from slipstream.serving.kept_logs import LogPlace
 from slipstream.serving.run import Run, RunFolder, is_alive
-from slipstream.serving.run_status import find_standing, read_latest
+from slipstream.serving.run_status import find_shown_state, read_latest
 from slipstream.serving.supervision.causes.diagnosis import Finding, diagnose_file
 from slipstream.serving.supervision.engine_process import (
     name_end,
@@ -253,7 +253,7 @@ def _check_stale(site: Site) -> Iterator[Check]:
     """Check for runs whose supervisor was killed, and for engines left behind."""
     over = []
     for folder, run in site.runs:
-        if find_standing(run, site.proc) != "supervisor gone":
+        if find_shown_state(run, site.proc) != "supervisor gone":
             continue
         if run.engine is not None and list_session(run.engine, site.proc):
             message = f"{run.id} has lost its supervisor, and its engine still runs"
@@ -283,7 +283,7 @@ def _check_live(site: Site) -> Iterator[Check]:
 
 
 def _diagnose_newest(site: Site) -> Diagnosis | None:
-    if site.runs and find_standing(site.runs[0][1], site.proc) in ("failed", "supervisor gone"):
+    if site.runs and find_shown_state(site.runs[0][1], site.proc) in ("failed", "supervisor gone"):
         return diagnose_run(site.runs[0][0])
     return None
 
@@ -292,7 +292,7 @@ def _check_newest(site: Site, diagnosis: Diagnosis | None) -> Check:
     if not site.runs:
         return fine("last run", "no runs yet")
     _, run = site.runs[0]
-    state = find_standing(run, site.proc)
+    state = find_shown_state(run, site.proc)
     if diagnosis is None:
         return fine("last run", f"{run.id} is {state}")
     message, hint, details = f"{run.id}: {state}", f"slipstream logs {run.id}", diagnosis.last_lines

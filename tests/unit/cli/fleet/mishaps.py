@@ -88,7 +88,7 @@ class Meddler:
         far = self._site.far
         assert far.leases is not None
         other = LeaseRequest(
-            fleet="lab", action="take", owner="e" * 32, who="eve@desk", purpose="up", force=True
+            fleet="lab", action="take", owner="e" * 32, holder="eve@desk", purpose="up", force=True
         )
         change_lease(far.leases, other, far.now)
         far.now += timedelta(seconds=LEASE_SECONDS)

@@ -218,7 +218,7 @@ def test_a_copy_with_another_hash_starts_nothing(site: Site, capsys: Capture) ->
 def test_a_fleet_that_another_machine_holds_is_left_alone(
     verb: str, site: Site, capsys: Capture
 ) -> None:
-    site.far.lease = {"owner": "f" * 32, "who": "eve@desk-2", "purpose": "roll"}
+    site.far.lease = {"owner": "f" * 32, "holder": "eve@desk-2", "purpose": "roll"}
     site.runs["one"] = run_status(site.fleet)
     assert run(["fleet", verb], {}) == 1
     assert "eve@desk-2 holds the fleet for roll" in capsys.readouterr().err

@@ -307,7 +307,7 @@ def test_the_requests_of_a_canary_decide_about_a_plan(
 
 
 def test_another_machine_that_holds_the_fleet_keeps_it(site: Site, capsys: Capture) -> None:
-    site.far.lease = {"owner": "0" * 32, "who": "ann@desk", "purpose": "roll"}
+    site.far.lease = {"owner": "0" * 32, "holder": "ann@desk", "purpose": "roll"}
     assert run(["fleet", "swap", "new"], {}) == 1
     assert "ann@desk holds the fleet for roll" in capsys.readouterr().err
     assert drafters(site) == ["old", "old"]

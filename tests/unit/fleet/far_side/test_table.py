@@ -30,7 +30,9 @@ def ask(monkeypatch: pytest.MonkeyPatch, name: str, text: str) -> int:
 def test_a_request_is_carried_out_and_answered(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    request = LeaseRequest(fleet="lab", action="take", owner="a" * 32, who="me@desk", purpose="up")
+    request = LeaseRequest(
+        fleet="lab", action="take", owner="a" * 32, holder="me@desk", purpose="up"
+    )
     name = name_request(request)[2]
     assert ask(monkeypatch, name, request.model_dump_json()) == 0
     lease = json.loads(capsys.readouterr().out)
@@ -47,7 +49,7 @@ def test_a_request_is_carried_out_and_answered(
         ("LeaseRequest", "[]"),
         (
             "LeaseRequest",
-            '{"fleet": "../x", "action": "take", "owner": "", "who": "", "purpose": ""}',
+            '{"fleet": "../x", "action": "take", "owner": "", "holder": "", "purpose": ""}',
         ),
         ("BalancerRequest", '{"fleet": "lab", "action": "explode"}'),
         ("DescribeMachine", '{"unknown": 1}'),

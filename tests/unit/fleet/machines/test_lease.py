@@ -26,7 +26,13 @@ OURS, THEIRS = "a" * 32, "b" * 32
 
 
 def change(folder: Path, owner: str, seconds: float = 0, **changes: object) -> str:
-    wanted = {"fleet": "lab", "action": "take", "owner": owner, "who": "me@desk", "purpose": "up"}
+    wanted = {
+        "fleet": "lab",
+        "action": "take",
+        "owner": owner,
+        "holder": "me@desk",
+        "purpose": "up",
+    }
     request = LeaseRequest.model_validate(wanted | changes)
     return change_lease(folder, request, NOW + timedelta(seconds=seconds)).owner
 

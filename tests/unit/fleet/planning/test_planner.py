@@ -212,7 +212,7 @@ def test_ports_of_ranks_are_for_members_and_the_gates_for_the_load_balancer() ->
     views = {name: view(n, address=f"10.0.0.{n}") for n, name in enumerate(changes["machines"], 1)}
     probe = FleetProbe(machines=views, links=(link(),))
     plan = make_fleet_plan(make_fleet(**changes), probe, plan_machine)
-    rules = {(rule.machine, rule.port): rule.who for rule in plan.ports}
+    rules = {(rule.machine, rule.port): rule.callers for rule in plan.ports}
     assert rules == {
         ("one", 8000): ("three",),
         ("one", 29501): ("two",),

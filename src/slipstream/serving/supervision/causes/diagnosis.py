@@ -86,7 +86,7 @@ _OfMachine = Literal["port", "disk", "weights", "driver", "host"]
 # The supervisor itself finds that no draft is accepted, and that another rank is lost.
 Cause = Literal[_OfPlan, _OfMachine, "request", "slow", "no-acceptance", "rank-lost", "unknown"]
 # What says why, what says only of which kind, what a dying engine adds, and what ends none.
-Standing = Literal["cause", "general", "echo", "notice"]
+Role = Literal["cause", "general", "echo", "notice"]
 
 _PREFIX = re.compile(rf"^{_PROCESS}(?:[A-Z]+ [\d-]+ [\d:]+ \[[^]\n]+\] )?", re.MULTILINE)
 
@@ -96,7 +96,7 @@ class Signature(Record):
 
     name: str
     cause: Cause
-    standing: Standing = "cause"
+    role: Role = "cause"
     retry: bool
     pattern: str
     exit_codes: tuple[int, ...] = ()
@@ -148,8 +148,8 @@ class _Sighting:
 
     def rank(self) -> tuple[bool, int, int]:
         """Return the sort key: refused requests last, specific signatures before general ones."""
-        standing = get_args(Standing).index(self.signature.standing)
-        return self.signature.cause == "request", standing, self.position
+        role = get_args(Role).index(self.signature.role)
+        return self.signature.cause == "request", role, self.position
 
 
 @cache
@@ -180,7 +180,7 @@ def diagnose(
     met = [
         sighting
         for signature in load_signatures()
-        if notices or signature.standing != "notice"
+        if notices or signature.role != "notice"
         if (sighting := _look_for(signature, text, exit_code)) is not None
     ]
     ranked = sorted(_leave_out_known(met), key=_Sighting.rank)
@@ -236,15 +236,15 @@ def _find_line(text: str, end: int) -> str:
 
 def _leave_out_known(met: list[_Sighting]) -> Iterable[_Sighting]:
     """Drop matches that only repeat: kinds whose cause is known, and echoes."""
-    causes = {s.signature.cause for s in met if s.signature.standing == "cause"}
+    causes = {s.signature.cause for s in met if s.signature.role == "cause"}
     fatal = any(
-        s.signature.standing in ("cause", "general") and s.signature.cause != "request" for s in met
+        s.signature.role in ("cause", "general") and s.signature.cause != "request" for s in met
     )
     for sighting in met:
-        standing = sighting.signature.standing
-        if standing == "general" and sighting.signature.cause in causes:
+        role = sighting.signature.role
+        if role == "general" and sighting.signature.cause in causes:
             continue
-        if not (standing == "echo" and fatal):
+        if not (role == "echo" and fatal):
             yield sighting
 
 
