@@ -37,11 +37,11 @@ DRIFTS = ("acceptance", "expected acceptance", "first position")
 MOST_NEW_TOKENS = 200_000
 REPLAY_SHARE = 0.4
 HELD_OUT_OF = 5
-HELD_OUT_A_KIND = 24
+HELD_OUT_PER_KIND = 24
 LEAST_ANSWERS = 16
 MOST_SAMPLE_TOKENS = 2048
 # Of the same question: a loop of one client teaches nothing more.
-ANSWERS_A_PROMPT = 2
+ANSWERS_PER_PROMPT = 2
 CONTEXT = 512
 RATE = 1e-4
 PROBE_STEPS = 50
@@ -51,7 +51,7 @@ PASSES = 3
 # Of the proving ground's pair, as the rate of reading.
 STEP_SECONDS = 0.5
 # Weights, gradients, a float32 copy and the optimizer's two; and what a step computes with.
-BYTES_A_WEIGHT, STEP_BYTES = 18, 1 << 30
+BYTES_PER_WEIGHT, STEP_BYTES = 18, 1 << 30
 
 
 class KindBenefit(Record):
@@ -131,7 +131,7 @@ def find_lack_of_memory(
     target: Checkpoint, drafter: Checkpoint, free_bytes: int | None
 ) -> str | None:
     """Return what is missing for training beside the engine, if that is known."""
-    needed = 2 * count_weights(target) + BYTES_A_WEIGHT * count_weights(drafter) + STEP_BYTES
+    needed = 2 * count_weights(target) + BYTES_PER_WEIGHT * count_weights(drafter) + STEP_BYTES
     if free_bytes is None or free_bytes >= needed:
         return None
     return f"training takes {show_bytes(needed)} of memory, and {show_bytes(free_bytes)} are free"
@@ -244,7 +244,7 @@ def choose_text(kept: Iterable[KeptAnswer], learnt_until: int, *, context: int) 
     """
     answers = _drop_repeated(sorted(kept, key=lambda one: one.at))
     answers = [one for one in answers if len(one.prompt) + len(one.answer) <= MOST_SAMPLE_TOKENS]
-    held_out = _alternate([one for one in answers if is_held_out(one)], HELD_OUT_A_KIND)
+    held_out = _alternate([one for one in answers if is_held_out(one)], HELD_OUT_PER_KIND)
     rest = [one for one in answers if not is_held_out(one) and len(one.prompt) < context - 1]
     new = _fill(_alternate([one for one in rest if one.at > learnt_until]), MOST_NEW_TOKENS)
     new_tokens = count_tokens(new)
@@ -277,18 +277,18 @@ def _drop_repeated(answers: Sequence[KeptAnswer]) -> list[KeptAnswer]:
     kept = []
     for one in reversed(answers):
         known, text = seen[one.prompt.tobytes()], one.answer.tobytes()
-        if len(known) < ANSWERS_A_PROMPT and text not in known:
+        if len(known) < ANSWERS_PER_PROMPT and text not in known:
             known.add(text)
             kept.append(one)
     return kept[::-1]
 
 
-def _alternate(answers: Iterable[KeptAnswer], most_a_kind: int | None = None) -> list[KeptAnswer]:
+def _alternate(answers: Iterable[KeptAnswer], most_per_kind: int | None = None) -> list[KeptAnswer]:
     """Take a kind after the other, the newest of each first."""
     kinds = defaultdict[Kind, list[KeptAnswer]](list)
     for one in answers:
         kinds[one.kind].append(one)
-    columns = [found[::-1][:most_a_kind] for found in kinds.values()]
+    columns = [found[::-1][:most_per_kind] for found in kinds.values()]
     return [one for row in zip_longest(*columns) for one in row if one is not None]
 
 

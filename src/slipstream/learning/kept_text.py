@@ -23,7 +23,7 @@ SOCKET = "kept.sock"
 # Of a record as the core sends it: what is longer is not kept.
 MOST_RECORD_BYTES = 1 << 17
 FILE_BYTES = 1 << 20
-FILES_A_KIND = 8
+FILES_PER_KIND = 8
 # Shorter answers teach nothing about drafts.
 LEAST_ANSWER_TOKENS = 8
 _HEAD = struct.Struct("<4sBIIII")
@@ -135,7 +135,7 @@ class KeptText:
         """Begin a file of a kind, and drop what is too much then."""
         named = ((path, _NAME.fullmatch(path.name)) for path in _list_files(self._folder))
         own = [(path, int(name["number"])) for path, name in named if name and name["kind"] == kind]
-        for path, _ in own[: max(0, len(own) + 1 - FILES_A_KIND)]:
+        for path, _ in own[: max(0, len(own) + 1 - FILES_PER_KIND)]:
             path.unlink(missing_ok=True)
         number = own[-1][1] + 1 if own else 0
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_APPEND

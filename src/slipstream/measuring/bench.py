@@ -75,7 +75,7 @@ class BenchCell(Record):
     tokens_per_second: float
     first_token: Percentiles | None
     per_token: Percentiles | None
-    whole: Percentiles | None
+    total: Percentiles | None
     tokens_per_step: float | None
     acceptance_rate: float | None
     by_position: tuple[float, ...]
@@ -309,7 +309,7 @@ def summarize(load: Load, samples: Sequence[Sample]) -> BenchCell:
         tokens_per_second=tokens / seconds if seconds else 0.0,
         first_token=rank([one.first_token_seconds for one in good]),
         per_token=rank([one.seconds_per_token for one in good]),
-        whole=rank([one.seconds for one in good]),
+        total=rank([one.seconds for one in good]),
         tokens_per_step=_count_tokens_per_step(drafts, later),
         acceptance_rate=drafts.acceptance_rate,
         by_position=drafts.by_position,

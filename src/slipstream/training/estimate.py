@@ -25,7 +25,7 @@ STATE_TOKENS_PER_S = 1200
 SERVED_TOKENS_PER_S = 30
 STEP_SECONDS = 0.5
 MEASURED_STEP_TOKENS = 4 * 48 * 8
-CHARACTERS_A_TOKEN = 4
+CHARACTERS_PER_TOKEN = 4
 TEMPLATE_TOKENS = 30
 # Of the tokens that responses may have, the share that they had.
 RESPONSE_SHARE = 0.7
@@ -79,7 +79,7 @@ def _estimate_stages(
     characters = sum(row.characters for row in conversations)
     tokens = round(longest * RESPONSE_SHARE) * len(conversations)
     layers = len(design.target_layer_ids)
-    read = tokens + characters // CHARACTERS_A_TOKEN + TEMPLATE_TOKENS * len(conversations)
+    read = tokens + characters // CHARACTERS_PER_TOKEN + TEMPLATE_TOKENS * len(conversations)
     weights = count_weights(settings, target)
     size = (target.weights.total_bytes / 2 if target.weights else MEASURED_TARGET) / MEASURED_TARGET
     blocks = schedule.rows * schedule.anchors

@@ -18,7 +18,7 @@ def test_the_turns_of_a_task_find_their_earlier_ones_in_the_cache_and_call_tools
 ) -> None:
     certificate = TlsCertificate(secured.pair.file, secured.pair.key)
     endpoint = Endpoint(f"https://127.0.0.1:{secured.service.port}", certificate=certificate)
-    workload = load_workload(["agent"], most_a_kind=1, context=2048)
+    workload = load_workload(["agent"], most_per_kind=1, context=2048)
     loads, samples = Bench(workload, (1,), tool_choice="named").measure(endpoint)
     (cell,) = list_cells(loads, samples)
     assert [sample.error for sample in samples] == [None] * 5

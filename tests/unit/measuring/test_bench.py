@@ -341,8 +341,8 @@ def test_a_cell_adds_up_tokens_over_the_time_of_its_places() -> None:
     assert cell.per_token.model_dump() == pytest.approx(
         {"p50": 0.1, "p90": 0.2, "p95": 0.2, "p99": 0.2}
     )
-    assert cell.whole is not None
-    assert cell.whole.model_dump() == {"p50": 2.0, "p90": 3.0, "p95": 3.0, "p99": 3.0}
+    assert cell.total is not None
+    assert cell.total.model_dump() == {"p50": 2.0, "p90": 3.0, "p95": 3.0, "p99": 3.0}
     assert (cell.cache_hit_share, cell.preemptions) == (0.4, 1)
 
 

@@ -79,7 +79,7 @@ def read_workload(options: argparse.Namespace, context: int | None) -> Workload:
     """Return the prompts that the options select."""
     return load_workload(
         list(options.workload),
-        most_a_kind=options.prompts,
+        most_per_kind=options.prompts,
         seed=options.seed,
         context=context,
         max_tokens=options.max_tokens,

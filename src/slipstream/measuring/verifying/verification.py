@@ -58,7 +58,7 @@ LENGTHS = 128
 SHORT_ANSWER = 8
 SAMPLES = 400
 SHORTEST = 40
-REPORTS_A_LOAD = 5
+REPORTS_PER_LOAD = 5
 
 # Where one of these is set, the likeliest token is not always the one to emit.
 BENDING = frozenset(
@@ -230,7 +230,7 @@ class Verification:
 
     def _count(self, label: str) -> Callable[[int, int], None]:
         def report(done: int, of: int) -> None:
-            if done * REPORTS_A_LOAD // of > (done - 1) * REPORTS_A_LOAD // of:
+            if done * REPORTS_PER_LOAD // of > (done - 1) * REPORTS_PER_LOAD // of:
                 self.progress(f"{label}: {done} of {of}")
 
         return report

@@ -14,7 +14,7 @@ from slipstream.measuring.workloads.shipped import (
     FAMILIES,
     KINDS,
     TASK_KINDS,
-    WARM_UPS_A_KIND,
+    WARM_UPS_PER_KIND,
     make_prompts,
 )
 from slipstream.measuring.workloads.workload import (
@@ -35,7 +35,7 @@ class _Source(NamedTuple):
 def load_workload(
     names: Sequence[str],
     *,
-    most_a_kind: int | None = None,
+    most_per_kind: int | None = None,
     seed: int = 0,
     context: int | None = None,
     max_tokens: int | None = None,
@@ -43,10 +43,10 @@ def load_workload(
 ) -> Workload:
     """Return the prompts of shipped kinds, published sets (`gsm8k:PATH`) and the user's files.
 
-    Of each class at most `most_a_kind` prompts or tasks are drawn by the seed, out of those which
+    Of each class at most `most_per_kind` prompts or tasks are drawn by the seed, out of those which
     fit into the context with answers of up to `max_tokens`.
     """
-    _require_positive(most_a_kind=most_a_kind, context=context, max_tokens=max_tokens)
+    _require_positive(most_per_kind=most_per_kind, context=context, max_tokens=max_tokens)
     if not names:
         raise UsageError("no workload is named", hint=_list_names())
     _require_alike(names)
@@ -64,7 +64,7 @@ def load_workload(
         left_out |= dict.fromkeys(sorted(gone), why)
     if not fitting:
         raise _nothing_left(left_out)
-    chosen = _choose(fitting, most_a_kind, seed)
+    chosen = _choose(fitting, most_per_kind, seed)
     return Workload(
         name=",".join(names),
         prompts=chosen,
@@ -104,14 +104,14 @@ def _limit(prompt: Prompt, max_tokens: int | None) -> Prompt:
     return prompt.model_copy(update={"max_tokens": max_tokens, "extra": extra})
 
 
-def _choose(prompts: Sequence[Prompt], most_a_kind: int | None, seed: int) -> tuple[Prompt, ...]:
+def _choose(prompts: Sequence[Prompt], most_per_kind: int | None, seed: int) -> tuple[Prompt, ...]:
     """Draw up to so many of each class, a task with all its turns; more include the fewer."""
-    if most_a_kind is None:
+    if most_per_kind is None:
         return tuple(prompts)
     chosen: set[str] = set()
     counts: Counter[str] = Counter()
     for unit, kind in _shuffle({prompt.unit: prompt.kind for prompt in prompts}, seed):
-        if counts[kind] < most_a_kind:
+        if counts[kind] < most_per_kind:
             counts[kind] += 1
             chosen.add(unit)
     return tuple(prompt for prompt in prompts if prompt.unit in chosen)
@@ -124,7 +124,7 @@ def _find_unused(
     shipped = {prompt.kind for prompt in warm_up}
     measured = {prompt.id for prompt in chosen}
     unused = [one for one in fitting if one.kind not in shipped and one.id not in measured]
-    return _choose(unused, WARM_UPS_A_KIND, seed)
+    return _choose(unused, WARM_UPS_PER_KIND, seed)
 
 
 def _shuffle(units: Mapping[str, str], seed: int) -> list[tuple[str, str]]:

@@ -24,9 +24,9 @@ WRITTEN = ("code", "reasoning", "dialogue", "prose", "json", "tools", "translati
 KINDS = (*WRITTEN, *SIZES, "random")
 TASK_KINDS = tuple(agent_tasks.SIZES)
 FAMILIES = {"all": (*WRITTEN, *SIZES), "long": tuple(SIZES), "agent": TASK_KINDS}
-MADE_A_KIND = 24
-TASKS_A_KIND = 8
-WARM_UPS_A_KIND = 4
+PROMPTS_PER_KIND = 24
+TASKS_PER_KIND = 8
+WARM_UPS_PER_KIND = 4
 
 # Ordinary tokens in every vocabulary: Mistral's Tekken keeps its first 1,000 for other uses,
 # and the smallest in use ends at 32,000.
@@ -62,9 +62,9 @@ def make_prompts(
         folder = DATA / "warm-up" if warm_up else DATA
         lines = (folder / f"{kind}.jsonl").read_text().splitlines()
         return tuple(_make_written(kind, _Written.model_validate_json(line)) for line in lines)
-    count, middle = (WARM_UPS_A_KIND, "warm-") if warm_up else (MADE_A_KIND, "")
+    count, middle = (WARM_UPS_PER_KIND, "warm-") if warm_up else (PROMPTS_PER_KIND, "")
     if kind in TASK_KINDS:
-        count = 1 if warm_up else TASKS_A_KIND
+        count = 1 if warm_up else TASKS_PER_KIND
     names = {number: f"{kind}-{middle}{number:02d}" for number in range(1, count + 1)}
     if kind in TASK_KINDS:
         tasks = (make_agent_task(kind, name, count_tokens) for name in names.values())

@@ -12,7 +12,7 @@ _STATES = {True: "works", False: "fails", None: "unknown"}
 
 def render_clients(listed: ClientList) -> str:
     rows = [(one.name, one.route.split()[-1], one.install) for one in listed.clients]
-    table = align([("CLIENT", "ASKS", "INSTALL"), *rows])
+    table = align([("CLIENT", "ROUTE", "INSTALL"), *rows])
     return "\n".join([*table, "", f"next: slipstream connect {listed.clients[0].name}"])
 
 

@@ -156,7 +156,7 @@ _SPEED: Columns = {
     "tokens/s": lambda cell: show(cell.tokens_per_second),
     "first token, ms": lambda cell: _show_ranks(cell.first_token, _count(cell), 1000, 0),
     "per token, ms": lambda cell: _show_ranks(cell.per_token, _count(cell), 1000, 1),
-    "whole, s": lambda cell: _show_ranks(cell.whole, _count(cell), 1, 1),
+    "total, s": lambda cell: _show_ranks(cell.total, _count(cell), 1, 1),
 }
 _ENGINE: Columns = {
     "tokens per step": lambda cell: show(cell.tokens_per_step, 2),

@@ -10,7 +10,7 @@ from slipstream.reporting.report import Report, Section, show, tabulate
 _KINDS: dict[str, Callable[[KindCost], str]] = {
     "kind": lambda one: one.kind,
     "prompts": lambda one: str(one.prompts),
-    "tokens of a prompt": lambda one: f"{one.prompt_tokens:,.0f}",
+    "tokens per prompt": lambda one: f"{one.prompt_tokens:,.0f}",
     "no longer best, % (95 % interval)": lambda one: one.lost.show(100),
     "loss in log-probability (95 % interval)": lambda one: one.regret.show(decimals=4),
 }

@@ -33,7 +33,7 @@ def describe_conditions(conditions: Conditions, *more: Row) -> list[Section]:
     tools, most = conditions.tool_choice, conditions.max_tokens
     length = "as the workload sets them" if most is None else f"at most {most} tokens"
     facts: list[Row] = [
-        ("taken", f"{conditions.at:%Y-%m-%d %H:%M:%S %Z}"),
+        ("date", f"{conditions.at:%Y-%m-%d %H:%M:%S %Z}"),
         ("model", conditions.model),
         ("versions", ", ".join(map(" ".join, conditions.versions.items())) or UNKNOWN),
         ("machine", _describe_machine(conditions.host)),

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from slipstream.demo.performance import RecordedAnswer, Token
 from slipstream.reporting.report import clean, clean_lines
 
-LEAST_SECONDS_A_FRAME = 0.04
+LEAST_SECONDS_PER_FRAME = 0.04
 LEAST_WIDTH = 10
 BETWEEN = " | "
 TAB = "    "
@@ -42,7 +42,7 @@ def _list_moments(*answers: RecordedAnswer) -> list[float]:
     moments = [0.0]
     came = sorted({token.seconds for answer in answers for token in answer.tokens})
     for seconds in came:
-        if seconds - moments[-1] >= LEAST_SECONDS_A_FRAME or seconds == came[-1]:
+        if seconds - moments[-1] >= LEAST_SECONDS_PER_FRAME or seconds == came[-1]:
             moments.append(seconds)
     return moments
 

@@ -14,7 +14,7 @@ def render_generations(listed: GenerationList) -> str:
     """Write a line for each generation, the oldest first, and where they lie."""
     if not listed.generations:
         return f"nothing was learnt yet in {listed.folder}"
-    header = ("GENERATION", "PARENT", "MADE", "NEW TOKENS", "TOKENS/STEP", "VERDICT", "BECAUSE")
+    header = ("GENERATION", "PARENT", "CREATED", "NEW TOKENS", "TOKENS/STEP", "VERDICT", "REASON")
     rows = [
         (
             str(one.number),
@@ -40,7 +40,7 @@ def _show_change(generation: Generation) -> str:
 
 def render_prospect(prospect: "Prospect", wanted_tokens: int) -> str:
     """Write what a round would be now, and why it is begun or not."""
-    header = ("KIND", "SHARE", "TOKENS/STEP", "SECONDS A DAY", "SAVED BY 10 %")
+    header = ("KIND", "SHARE", "TOKENS/STEP", "SECONDS PER DAY", "SAVED BY 10 %")
     rows = [
         (
             one.kind,

@@ -153,7 +153,7 @@ def render_keys(listed: KeyList, now: datetime) -> str:
         )
         for key in listed.keys
     ]
-    return "\n".join(align([("ID", "CREATED", "EXPIRES", "TERMS", "NAME"), *rows]))
+    return "\n".join(align([("ID", "CREATED", "EXPIRES", "LIMITS", "NAME"), *rows]))
 
 
 def describe_terms(key: Key) -> str:

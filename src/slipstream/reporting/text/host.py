@@ -40,7 +40,7 @@ def render_host(host: Host) -> str:
         ("engine", _describe_engine(host)),
         ("python", f"{software.python}, torch {software.torch or 'not installed'}"),
         ("docker", _describe_docker(software.docker)),
-        ("taken", f"{host.taken_at:%Y-%m-%d %H:%M} UTC, {host.origin}"),
+        ("probed at", f"{host.taken_at:%Y-%m-%d %H:%M} UTC, {host.origin}"),
         *(("remark", remark) for remark in host.remarks),
     ]
     return "\n".join(align(rows))

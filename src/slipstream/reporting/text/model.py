@@ -96,7 +96,10 @@ def _describe_draft(draft: DraftPart) -> list[tuple[str, str]]:
         ("reads", f"{listed}{counted}"),
         ("mask token", show_number(draft.mask_token_id)),
         ("head", {True: "its own", False: "the target's", None: UNKNOWN}[draft.own_head]),
-        ("draft words", show_number(draft.draft_vocabulary) if draft.draft_vocabulary else "all"),
+        (
+            "draft vocabulary",
+            show_number(draft.draft_vocabulary) if draft.draft_vocabulary else "all",
+        ),
     ]
 
 

@@ -179,7 +179,7 @@ def _tabulate_options(sizing: Sizing) -> Table:
             "95 %": _show_interval,
             "mean batch": lambda one: ", ".join(f"{pool.mean_batch:.1f}" for pool in one.pools),
             "simulated": lambda one: _MEETS[one.meets_goal],
-            "per million": lambda one: _show_cost(sizing, one.cost_per_million),
+            "cost per million": lambda one: _show_cost(sizing, one.cost_per_million),
         },
         words=(0, 1),
     )
@@ -238,19 +238,19 @@ def _describe_day(sizing: Sizing) -> list[Section]:
             _show_cost(sizing, cost),
         )
         for name, one, cost in (
-            ("one size", day.fixed, day.fixed_cost),
+            ("fixed", day.fixed, day.fixed_cost),
             ("scaled", day.scaled, day.scaled_cost),
         )
     ]
     header = (
         *("fleet", "replicas", "machine hours"),
-        *("first token p95, s", "per token p95, ms", "per million"),
+        *("first token p95, s", "per token p95, ms", "cost per million"),
     )
     lines = [
         f"{day.fixed.requests} requests; a replica serves {day.start_seconds:.0f} s after it "
         "was asked for"
     ]
-    return [Section("a day", _drop_empty(Table(header, rows)), lines=lines)]
+    return [Section("one day", _drop_empty(Table(header, rows)), lines=lines)]
 
 
 def _tabulate_break_even(sizing: Sizing) -> Table:

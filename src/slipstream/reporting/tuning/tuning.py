@@ -206,7 +206,7 @@ def _tabulate_steps(profile: SpeedProfile) -> Table:
         for name, cost in (("with drafts", steps.drafting), ("plain", steps.plain))
         if cost is not None
     ]
-    return Table(("ms of a step", "fixed", "a sequence", "a verified token", "loads"), rows)
+    return Table(("ms per step", "fixed", "per sequence", "per verified token", "loads"), rows)
 
 
 def _draw_load(profile: SpeedProfile, load: int) -> str:

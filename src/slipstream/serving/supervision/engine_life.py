@@ -52,7 +52,7 @@ KILLS_REMEMBERED = 60
 FOREIGN_SECONDS = 2.0
 DEFAULT_CONTEXT = 4096
 # Of a request's body: more than most texts have, so that patience is not too short.
-BYTES_A_TOKEN = 3
+BYTES_PER_TOKEN = 3
 
 # What a part of ours inside the engine says of itself.
 _APPLIED = re.compile(
@@ -355,7 +355,7 @@ class EngineLife:
             last_token_at=counts.last_token,
             last_good_generation_at=self._probed_well_at,
             failed_probes=len(self._failures),
-            longest_prompt_tokens=min(self._context, counts.longest_body_bytes // BYTES_A_TOKEN),
+            longest_prompt_tokens=min(self._context, counts.longest_body_bytes // BYTES_PER_TOKEN),
             prefill_tokens_per_s=self._prefill_tokens_per_s,
         )
 

@@ -33,7 +33,7 @@ from slipstream.serving.served_plan import describe_gate
 from slipstream.serving.service.systemd import ServiceManager
 from slipstream.serving.supervision.causes.diagnosis import Cause, Finding, diagnose, diagnose_file
 from slipstream.serving.supervision.causes.ladder import (
-    CRASHES_A_PLAN,
+    CRASHES_PER_PLAN,
     LONGEST_WAIT_SECONDS,
     Crash,
     Death,
@@ -425,7 +425,7 @@ class Supervisor:
 
     def _note_failures(self, death: Death) -> None:
         times = len(find_streak(self._history))
-        if times >= CRASHES_A_PLAN:
+        if times >= CRASHES_PER_PLAN:
             message = f"the engine keeps ending, {times} times in a row: {death.message}"
             tried = f"it is started again, after {LONGEST_WAIT_SECONDS // 60} min at most"
             self._event_log.set_note(ENGINE_NOTE, f"{message}; {tried}")

@@ -10,7 +10,7 @@ from slipstream.measuring.client.sample import ToolCall
 from slipstream.measuring.tool_calls import check_call
 from slipstream.measuring.workloads import Prompt, Workload, load_workload
 from slipstream.measuring.workloads.agent_tasks import SIZES
-from slipstream.measuring.workloads.shipped import TASKS_A_KIND, make_prompts
+from slipstream.measuring.workloads.shipped import TASKS_PER_KIND, make_prompts
 from slipstream.measuring.workloads.workload import count_prompt_tokens, estimate_tokens
 
 CONTENT = {
@@ -39,7 +39,7 @@ def test_what_a_task_stands_for_never_changes(workloads: dict[str, Workload]) ->
 
 
 def test_a_class_has_tasks_with_numbered_turns(tasks: list[tuple[Prompt, ...]]) -> None:
-    assert len(tasks) == TASKS_A_KIND
+    assert len(tasks) == TASKS_PER_KIND
     kind = tasks[0][0].kind
     assert [task[0].task for task in tasks] == [f"{kind}-{n:02d}" for n in range(1, 9)]
     for task in tasks:
@@ -78,7 +78,7 @@ def test_the_scripted_calls_are_ones_that_would_parse(tasks: list[tuple[Prompt, 
 
 
 def test_a_task_is_drawn_and_left_out_as_a_whole() -> None:
-    workload = load_workload(["agent"], most_a_kind=2, context=8192)
+    workload = load_workload(["agent"], most_per_kind=2, context=8192)
     assert workload.kinds == ("agent-2k", "agent-8k")
     assert workload.has_tasks
     for kind in workload.kinds:

@@ -39,7 +39,7 @@ def test_classes_come_by_name_in_the_order_named_and_once() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_family_is_all_its_classes(family: str) -> None:
-    workload = load_workload([family], most_a_kind=1)
+    workload = load_workload([family], most_per_kind=1)
     assert workload.kinds == FAMILIES[family]
     assert [len(workload.list_units(kind)) for kind in workload.kinds] == [1] * len(workload.kinds)
 
@@ -77,7 +77,7 @@ def test_what_cannot_be_loaded_is_refused(tmp_path: Path) -> None:
     assert refuse().hint.startswith("take code, ")
     for name in (str(tmp_path / "none.jsonl"), f"mbpp:{tmp_path / 'none'}"):
         assert refuse(name).message.startswith(f"cannot read {tmp_path}/none")
-    for limit in ("most_a_kind", "context", "max_tokens"):
+    for limit in ("most_per_kind", "context", "max_tokens"):
         assert refuse("code", **{limit: 0}).message == f"{limit.replace('_', '-')} is 0"
     error = refuse("code", context=100)
     assert isinstance(error, InvalidInputError)
@@ -85,7 +85,7 @@ def test_what_cannot_be_loaded_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_same_seed_draws_the_same_prompts() -> None:
-    drawn = [load_workload(["code", "prose"], most_a_kind=6, seed=seed) for seed in (3, 3, 4)]
+    drawn = [load_workload(["code", "prose"], most_per_kind=6, seed=seed) for seed in (3, 3, 4)]
     assert drawn[0] == drawn[1]
     assert list_ids(drawn[0]) != list_ids(drawn[2])
     assert Counter(prompt.kind for prompt in drawn[0].prompts) == {"code": 6, "prose": 6}
@@ -94,7 +94,7 @@ def test_the_same_seed_draws_the_same_prompts() -> None:
 @given(some.integers(), some.integers(1, 30), some.integers(1, 30))
 def test_more_prompts_include_the_fewer(seed: int, one: int, other: int) -> None:
     fewer, more = (
-        list_ids(load_workload(["reasoning"], most_a_kind=most, seed=seed))
+        list_ids(load_workload(["reasoning"], most_per_kind=most, seed=seed))
         for most in sorted((one, other))
     )
     assert len(fewer) == min(one, other, 24)
@@ -119,7 +119,7 @@ def test_shorter_answers_make_room() -> None:
 
 
 def test_the_targets_tokenizer_decides_what_fits() -> None:
-    assert len(load_workload(["prose"], context=1100, most_a_kind=10).prompts) == 10
+    assert len(load_workload(["prose"], context=1100, most_per_kind=10).prompts) == 10
     assert len(load_workload(["code"], context=900, count_tokens=lambda _: 1).prompts) > 20
     assert "no prompt" in refuse("code", context=900, count_tokens=lambda _: 900).message
 
@@ -135,7 +135,7 @@ def test_own_prompts_are_warmed_up_with_others_of_the_file_or_with_small_talk(
     tmp_path: Path,
 ) -> None:
     path = write(tmp_path / "own.jsonl", *(f"Question {number}" for number in range(9)))
-    workload = load_workload([path], most_a_kind=3)
+    workload = load_workload([path], most_per_kind=3)
     warm_up = [prompt for prompt in workload.warm_up if prompt.kind == "own"]
     assert len(warm_up) == 4
     assert not {prompt.id for prompt in warm_up} & set(list_ids(workload))

@@ -56,7 +56,7 @@ def test_a_strange_server_of_which_little_is_known_is_still_shown() -> None:
         make_bench(),
         first_token=None,
         per_token=None,
-        whole=None,
+        total=None,
         tokens_per_step=None,
         acceptance_rate=None,
         by_position=(),

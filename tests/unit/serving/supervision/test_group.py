@@ -135,7 +135,7 @@ def test_when_the_link_is_cut_both_sides_end_and_start_again_once_it_is_back(
 def test_the_head_decides_the_ladder_by_what_the_follower_found(
     stage: GroupStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ladder, "CRASHES_A_PLAN", 1)
+    monkeypatch.setattr(ladder, "CRASHES_PER_PLAN", 1)
     stage.follower.set_rules(crash(ILLEGAL, ["--speculative-config"]))
 
     async def ready(stage: GroupStage) -> None:

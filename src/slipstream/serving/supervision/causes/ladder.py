@@ -27,7 +27,7 @@ LESS_UTILIZATION = 0.05
 LEAST_CONTEXT = 4096
 CONTEXT_HALVINGS = 2
 TIMES_LESS_MEMORY = 3
-CRASHES_A_PLAN = 3
+CRASHES_PER_PLAN = 3
 WINDOW_SECONDS = 15 * 60
 HEALTHY_SECONDS = 10 * 60
 FIRST_WAIT_SECONDS = 5
@@ -100,8 +100,8 @@ def may_restart(history: Sequence[Crash], now: float, chance: Random) -> float |
     streak = find_streak(history)
     crashes = [crash for crash in streak if crash.cause not in _FROM_OUTSIDE]
     recent = [crash for crash in crashes if now - crash.at <= WINDOW_SECONDS]
-    unready = [crash for crash in crashes[-CRASHES_A_PLAN:] if crash.healthy_seconds == 0]
-    spent = max(len(recent), len(unready)) >= CRASHES_A_PLAN
+    unready = [crash for crash in crashes[-CRASHES_PER_PLAN:] if crash.healthy_seconds == 0]
+    spent = max(len(recent), len(unready)) >= CRASHES_PER_PLAN
     if spent or (streak and streak[-1].cause in NOT_RETRIED):
         return None
     return decide_wait(history, chance)

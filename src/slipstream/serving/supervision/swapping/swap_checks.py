@@ -20,7 +20,7 @@ from slipstream.steering.swap_test import SwapTest, SwapVerdict
 
 WATCH_SECONDS = 600.0
 MOST_BEFORE = 1000
-LINES_A_LOOK = 1000
+LINES_PER_LOOK = 1000
 
 
 def find_current(run: Run) -> ServedDrafter:
@@ -102,7 +102,7 @@ class SwapWatch:
 
     def look(self) -> SwapVerdict | Literal["undecided"] | None:
         """Read new requests and return the result, None as long as it is undecided."""
-        self._add(self._reader.read(self._folder.ledger, LINES_A_LOOK))
+        self._add(self._reader.read(self._folder.ledger, LINES_PER_LOOK))
         if self.test.verdict is not None:
             return self.test.verdict
         is_over = not self.test.can_decide or time.monotonic() >= self._until
@@ -115,7 +115,7 @@ class SwapWatch:
 
     def _read_all(self) -> Iterator[LedgerLine]:
         yield from read_ledger(self._folder.list_ledgers()[:-1])
-        while lines := self._reader.read(self._folder.ledger, LINES_A_LOOK):
+        while lines := self._reader.read(self._folder.ledger, LINES_PER_LOOK):
             yield from lines
 
     def _add(self, lines: list[LedgerLine]) -> None:

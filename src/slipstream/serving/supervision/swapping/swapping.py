@@ -23,7 +23,7 @@ from slipstream.serving.supervision.event_log import EventLog
 from slipstream.serving.supervision.generation import PROOFS, STORY, Proof, prove
 from slipstream.serving.supervision.run_socket import RunSocket
 from slipstream.serving.supervision.swapping.swap_checks import (
-    LINES_A_LOOK,
+    LINES_PER_LOOK,
     WATCH_SECONDS,
     SwapWatch,
     find_current,
@@ -349,7 +349,7 @@ async def _prove_again(life: EngineLife, ledger: Path) -> Proof:
         proof = await prove(life.asker, drafts=True, prompts=PROOFS[:1], tokens=PROOF_TOKENS)
         until = time.monotonic() + LINE_WITHIN_SECONDS
         while ledger.exists() and time.monotonic() < until:
-            for line in await asyncio.to_thread(reader.read, ledger, LINES_A_LOOK):
+            for line in await asyncio.to_thread(reader.read, ledger, LINES_PER_LOOK):
                 if (line.key, line.tokens) == (SUPERVISOR_KEY, proof.generation.tokens):
                     return replace(proof, drafts=line.drafts, accepted=sum(line.accepted))
             await asyncio.sleep(LOOK_EVERY_SECONDS)

@@ -20,7 +20,7 @@ _USAGE_BYTES = 1024
 # Anthropic's count of the prompt leaves out what came from the prefix cache.
 _CACHED = ("cache_read_input_tokens", "cache_creation_input_tokens")
 _decoder = json.JSONDecoder()
-CHARACTERS_A_TOKEN = 4
+CHARACTERS_PER_TOKEN = 4
 # A quote within a text is written with a backslash, so no text can pass for these.
 _TEXT = re.compile(
     rb'"(?:content|text|delta|reasoning|reasoning_content|arguments|thinking|partial_json)":\s*'
@@ -82,7 +82,7 @@ class AnswerTokens:
     def answer(self) -> int:
         if self._answer is not None:
             return self._answer
-        return max(self._chunks, self._characters // CHARACTERS_A_TOKEN)
+        return max(self._chunks, self._characters // CHARACTERS_PER_TOKEN)
 
     def see(self, body: bytes) -> None:
         usage = read_usage(body)

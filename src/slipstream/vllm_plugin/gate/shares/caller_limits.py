@@ -15,7 +15,7 @@ from slipstream.vllm_plugin.gate.answers import Refusal, try_later
 from slipstream.vllm_plugin.gate.answers.tokens import AnswerTokens
 from slipstream.vllm_plugin.gate.callers.key_ring import Caller
 
-BYTES_A_TOKEN = 4
+BYTES_PER_TOKEN = 4
 MOST_TOKENS = 1 << 31
 USUAL_ANSWER_TOKENS = 256.0
 _LATEST = 0.1
@@ -77,7 +77,7 @@ class CallerLimits:
         if per_minute is None:
             yield None
             return
-        prompt = size // BYTES_A_TOKEN
+        prompt = size // BYTES_PER_TOKEN
         # Here it is as the client wrote it: below zero, or more than a number can be.
         bounded = self._usual_tokens[caller.id] if answer is None else max(0, answer)
         charged = prompt + min(bounded, MOST_TOKENS)

@@ -151,7 +151,7 @@ def test_a_core_that_the_kernel_killed_ran_out_of_memory(
     rungs: tuple[str, ...],
 ) -> None:
     """The API server that is left says that it died, and no more, or nothing at all."""
-    monkeypatch.setattr(ladder, "CRASHES_A_PLAN", 1)
+    monkeypatch.setattr(ladder, "CRASHES_PER_PLAN", 1)
     monkeypatch.setattr(engine_life, "HEALTH_FAILING_SECONDS", 0.2)
     monkeypatch.setattr(engine_life, "_ROOT", lay_out(tmp_path / "root", {}))
     events = tmp_path / "root/sys/fs/cgroup/memory.events"
