@@ -161,7 +161,7 @@ def _find_version_fault(inputs: PlanInputs, settings: EngineSettings) -> Iterato
 
 def _find_pair_faults(inputs: PlanInputs, settings: EngineSettings) -> list[Fault]:
     method, drafter = inputs.method, inputs.drafter
-    if method is None and (inputs.method_choice or inputs.given.drafting.method):
+    if method is None and (inputs.method_choice or inputs.fixed.drafting.method):
         drafter = None
     engine = vllm.find_engine_faults(
         inputs.target,
@@ -234,7 +234,7 @@ def _find_method_faults(inputs: PlanInputs, settings: EngineSettings) -> Iterato
 
 def _find_headroom_fault(inputs: PlanInputs) -> Iterator[Fault]:
     """Warn if a share of unified memory leaves the system too little, which freezes the machine."""
-    given, ours = inputs.given.memory_utilization, decide_utilization(inputs)
+    given, ours = inputs.fixed.memory_utilization, decide_utilization(inputs)
     if given is not None and inputs.is_unified and ours is not None and given.value > ours.value:
         yield warn(
             "headroom",
@@ -270,7 +270,7 @@ def _find_memory_faults(
         message += describe_users(inputs)
         yield (refuse if sure else warn)("cache", message, "--context TOKENS")
         return
-    sequences, context = inputs.given.sequences, inputs.given.context
+    sequences, context = inputs.fixed.sequences, inputs.fixed.context
     held = memory.sequences_that_fit if context else memory.usual_sequences_that_fit
     if sequences is not None and held is not None and held < sequences.value:
         length = context.value if context else memory.usual_tokens
@@ -290,7 +290,7 @@ def _find_turboquant_fault(inputs: PlanInputs, settings: EngineSettings) -> Iter
 
 def _find_agent_fault(inputs: PlanInputs) -> Iterator[Fault]:
     """Warn about a requested drafter that costs an agent the prefix cache."""
-    caching = inputs.given.prefix_caching
+    caching = inputs.fixed.prefix_caching
     refused = caching is not None and not caching.value
     if inputs.options.goal == "agent" and drafts_without_cache(inputs) and not refused:
         yield warn(
@@ -322,7 +322,7 @@ def _find_copy_fault(inputs: PlanInputs) -> Iterator[Fault]:
 
 def _find_adaptive_fault(inputs: PlanInputs, settings: EngineSettings) -> Iterator[Fault]:
     """Refuse adaptive verification where vLLM raises as it starts."""
-    chosen = inputs.given.drafting.rest.get(ADAPTIVE)
+    chosen = inputs.fixed.drafting.rest.get(ADAPTIVE)
     if chosen is None or not chosen.value or settings.speculation is None:
         return
     if (obstacle := find_adaptive_obstacle(inputs, settings)) is not None:

@@ -52,14 +52,14 @@ class Fitted:
 
     def _lacks_seats(self) -> bool:
         """Return whether fewer sequences of a usual length fit than the user asked for."""
-        if (sequences := self.inputs.given.sequences) is None:
+        if (sequences := self.inputs.fixed.sequences) is None:
             return False
         usual = self.count_usual()
         return usual is not None and usual < sequences.value
 
     def count_needed(self) -> int:
         """Return how many sequences of full length must fit: one, or two conversations."""
-        chosen = self.inputs.given.context is None
+        chosen = self.inputs.fixed.context is None
         agents = chosen and self.inputs.options.goal == "agent"
         return scheduling.MANY_CONVERSATIONS if agents else 1
 
@@ -87,7 +87,7 @@ class Fitted:
         """Return the same with another cache type, and the drafter's own where it must differ."""
         stored = self.change(kv_dtype=kv_dtype)
         speculation = stored.settings.speculation
-        given = self.inputs.given.drafting.kv_dtype
+        given = self.inputs.fixed.drafting.kv_dtype
         if speculation is None or given is not None or self.inputs.method is None:
             return stored
         own = attention.decide_drafter_kv_dtype(self.inputs, stored.settings.cache_dtype)
@@ -107,13 +107,13 @@ def fit(inputs: PlanInputs) -> Fitted:
 
 def _place(inputs: PlanInputs, size: int, shortage: str = "") -> Fitted:
     layout = placement.decide_parallel(inputs, size, shortage)
-    placed = replace(inputs, given=inputs.given.override(layout))
+    placed = replace(inputs, fixed=inputs.fixed.override(layout))
     return _choose_cache(Fitted(placed, _decide_load(placed)))
 
 
 def _decide_load(inputs: PlanInputs) -> EngineSettings:
     """Decide the settings that the memory depends on, but for the type of the cache."""
-    given = inputs.given
+    given = inputs.fixed
     length = given.drafting.length or scheduling.decide_draft_length(inputs)
     sequences = given.sequences or scheduling.decide_sequences(inputs)
     drafted = length.value if length else 0
@@ -138,15 +138,15 @@ def _choose_cache(fitted: Fitted) -> Fitted:
         return fitted.store(Choice(kv_dtype, "hardware", "tried")).memory.sequences_that_fit
 
     inputs = fitted.inputs
-    wanted = inputs.given.sequences.value if inputs.given.sequences else scheduling.MANY_SEQUENCES
+    wanted = inputs.fixed.sequences.value if inputs.fixed.sequences else scheduling.MANY_SEQUENCES
     return fitted.store(
-        inputs.given.kv_dtype
+        inputs.fixed.kv_dtype
         or attention.decide_kv_dtype(inputs, wanted=wanted, count_fitting=count_fitting)
     )
 
 
 def _describe_shortage(fitted: Fitted) -> str:
-    memory, count = fitted.memory, fitted.inputs.given.shards
+    memory, count = fitted.memory, fitted.inputs.fixed.shards
     where = "one accelerator" if count == 1 else f"{count} accelerators"
     if memory.overflows:
         taken, usable = show_bytes(memory.least_fixed_bytes), show_bytes(memory.usable_bytes)
@@ -172,9 +172,9 @@ def _take_fewer_tokens(fitted: Fitted) -> Fitted:
     """Lower the tokens of a step: their activations, and what windows keep of a step."""
     settings, inputs = fitted.settings, fitted.inputs
     tokens = settings.batched_tokens
-    users = inputs.given.sequences.value if inputs.given.sequences else 1
+    users = inputs.fixed.sequences.value if inputs.fixed.sequences else 1
     least = max(LEAST_BATCHED_TOKENS, users * (settings.draft_length + 1))
-    if tokens is None or inputs.given.batched_tokens or tokens.value < 2 * least:
+    if tokens is None or inputs.fixed.batched_tokens or tokens.value < 2 * least:
         return fitted
     why = f"{tokens.value} leave too little memory for the cache"
     fewer = fitted
@@ -187,7 +187,7 @@ def _take_fewer_tokens(fitted: Fitted) -> Fitted:
 def _shorten(fitted: Fitted, least: int = LEAST_CONTEXT) -> Fitted:
     """Lower the context to the most that fits, and to no less than the least."""
     most = fitted.context
-    if not fitted.lacks_length or fitted.inputs.given.context is not None or most <= least:
+    if not fitted.lacks_length or fitted.inputs.fixed.context is not None or most <= least:
         return fitted
     many = "two conversations" if fitted.count_needed() > 1 else "a sequence"
     why = f"no room for {many} of {most} tokens"
@@ -206,7 +206,7 @@ def _store_smaller(fitted: Fitted) -> Fitted:
     """Store the cache in 8 bits where a backend surely reads it."""
     if fitted.settings.kv_dtype is not None or not attention.has_fp8_cache(fitted.inputs):
         return fitted
-    least = fitted.context if fitted.inputs.given.context else USEFUL_CONTEXT
+    least = fitted.context if fitted.inputs.fixed.context else USEFUL_CONTEXT
     lacking = f"a sequence of {least} tokens does" if fitted.lacks_length else "the users do"
     why = f"in bfloat16 {lacking} not fit"
     cost = attention.COST_OF_A_SMALLER_CACHE["fp8"]

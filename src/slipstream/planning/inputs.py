@@ -32,7 +32,7 @@ class FoundDrafter:
 class PlanInputs:
     """A machine, a target, perhaps a drafter and a recipe, and what was specified.
 
-    `given` has the settings that are no longer to be chosen: the user's, the engine arguments of a
+    `fixed` has the settings that are not to be chosen: the user's, the engine arguments of a
     recipe for this kind of machine, and the parallel sizes, on which all others depend. `found` is
     set for a drafter from the index or the hub. `method_choice` is the requested method, or the
     fallback when no drafter was found. `verdicts` are what `tune` measured on this machine.
@@ -43,7 +43,7 @@ class PlanInputs:
     drafter: Checkpoint | None
     recipe: Recipe | None
     options: PlanOptions
-    given: EngineOptions
+    fixed: EngineOptions
     found: FoundDrafter | None = None
     method_choice: Choice[str] | None = None
     verdicts: SteeringVerdicts | None = None
@@ -51,7 +51,7 @@ class PlanInputs:
     @property
     def accelerators(self) -> tuple[Accelerator, ...]:
         """Return the accelerators that would hold the model: those of all copies on a machine."""
-        return self.host.accelerators[: self.given.local_accelerators]
+        return self.host.accelerators[: self.fixed.local_accelerators]
 
     @property
     def accelerator(self) -> Accelerator | None:
@@ -101,7 +101,7 @@ class PlanInputs:
         """Return how tokens are drafted, None if they are not or if the engine alone knows how."""
         if self.method_choice is not None:
             return METHODS.get(self.method_choice.value)
-        if (requested := self.given.drafting.method) is not None:
+        if (requested := self.fixed.drafting.method) is not None:
             checked = requested.value in CHECKED_METHODS
             return find_method(requested.value) if checked else None
         draft = self.drafter.draft if self.drafter else None

@@ -48,7 +48,7 @@ def make_plan(
     """Decide every setting once."""
     inputs = PlanInputs(host, target, drafter, recipe, options, options.engine, found)
     inputs = replace(inputs, method_choice=method or options.method, verdicts=verdicts)
-    inputs = replace(inputs, given=_lay_down(inputs))
+    inputs = replace(inputs, fixed=_lay_down(inputs))
     fitted = fit(_prefer_cache(inputs))
     inputs, memory = fitted.inputs, fitted.describe_memory()
     settings = _decide_rest(inputs, fitted.settings, memory)
@@ -104,7 +104,7 @@ def _lay_down(inputs: PlanInputs) -> EngineOptions:
 
 def _prefer_cache(inputs: PlanInputs) -> PlanInputs:
     """Leave out a drafter that no user named where it would cost an agent the prefix cache."""
-    options, caching = inputs.options, inputs.given.prefix_caching
+    options, caching = inputs.options, inputs.fixed.prefix_caching
     refused = caching is not None and not caching.value
     named = options.method or options.engine.speculation
     if options.goal != "agent" or not attention.drafts_without_cache(inputs) or refused or named:
@@ -119,7 +119,7 @@ def _prefer_cache(inputs: PlanInputs) -> PlanInputs:
 def _decide_rest(
     inputs: PlanInputs, settings: EngineSettings, memory: MemoryBudget
 ) -> EngineSettings:
-    given = inputs.given
+    given = inputs.fixed
     loopback: Choice[str] = Choice("127.0.0.1", "default", "vLLM would listen everywhere")
     graphs = given.compilation or attention.decide_graph_mode(inputs, settings.cache_dtype)
     settings = settings.change(compilation=graphs)

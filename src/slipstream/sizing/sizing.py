@@ -24,7 +24,7 @@ _PRICE = re.compile(
 class MachinePrice(Record):
     """What a replica's machines cost in an hour, None if that was not given."""
 
-    given: str = ""
+    stated: str = ""
     currency: str = ""
     hourly: float | None = None
 
@@ -51,7 +51,7 @@ def parse_price(text: str) -> MachinePrice:
     amount, currency, years, watts, energy = found.groups()
     hourly = float(amount) / (float(years) * HOURS_PER_YEAR if years else 1)
     power = float(watts) / 1000 * float(energy) if watts else 0.0
-    return MachinePrice(given=text.strip(), currency=currency, hourly=hourly + power)
+    return MachinePrice(stated=text.strip(), currency=currency, hourly=hourly + power)
 
 
 class ServedFigures(Record):

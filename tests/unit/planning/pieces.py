@@ -109,7 +109,7 @@ def make_inputs(
         drafter=None if plain else DRAFTER.model_copy(update=drafter or {}),
         recipe=recipe,
         options=made,
-        given=made.engine,
+        fixed=made.engine,
         method_choice=made.method,
     )
 

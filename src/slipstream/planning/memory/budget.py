@@ -54,8 +54,8 @@ def make_budget(inputs: PlanInputs, settings: EngineSettings) -> MemoryBudget:
         if per_sequence is not None:
             wanted = per_sequence * _count_sequences(settings) + null_block
         pool = min(pool, wanted)
-    if inputs.given.kv_cache_bytes is not None:
-        pool = inputs.given.kv_cache_bytes.value
+    if inputs.fixed.kv_cache_bytes is not None:
+        pool = inputs.fixed.kv_cache_bytes.value
     return MemoryBudget(
         device_bytes=_find_device(inputs),
         usable_bytes=usable,

@@ -69,7 +69,7 @@ def find_turboquant_obstacle(inputs: PlanInputs) -> str | None:
     target = inputs.target
     if inputs.on_cpu:
         return "the CPU backend does not support TurboQuant"
-    backend = inputs.given.attention_backend
+    backend = inputs.fixed.attention_backend
     if backend is not None and backend.value != TURBOQUANT_BACKEND:
         return f"--attention-backend {backend.value} cannot read it: leave that out"
     if target.has_sliding_windows:
@@ -88,7 +88,7 @@ def find_turboquant_obstacle(inputs: PlanInputs) -> str | None:
 
 def has_fp8_cache(inputs: PlanInputs) -> bool:
     """Return whether a backend here surely reads an fp8 cache."""
-    backend = inputs.given.attention_backend
+    backend = inputs.fixed.attention_backend
     if backend is not None and backend.value == "FLASH_ATTN":
         return inputs.capability_major in FP8_FLASH_ATTENTION
     return version_tuple(inputs.capability or "0.0") >= FP8_CAPABILITY
@@ -159,7 +159,7 @@ def decide_drafter_kv_dtype(inputs: PlanInputs, kv_dtype: str) -> Choice[str] | 
         kv_dtype = stored.kv_dtype
     read_here = inputs.capability_major in FP8_FLASH_ATTENTION and kv_dtype != "fp8_e5m2"
     if kv_dtype.startswith("fp8") and not read_here:
-        backend = inputs.given.drafting.attention_backend or decide_drafter_backend(inputs)
+        backend = inputs.fixed.drafting.attention_backend or decide_drafter_backend(inputs)
         if inputs.on_cpu:
             why = (
                 "the CPU backend has fp8 and the model's own type, and writes past any other's end"
@@ -205,5 +205,5 @@ def drafts_without_cache(inputs: PlanInputs) -> bool:
     if draft is None or draft.family == "mtp" or not inputs.target.is_hybrid:
         return False
     reads_ahead = inputs.method is not None and not inputs.method.in_one_pass
-    sent = "--kv-transfer-config" in inputs.given.rest
+    sent = "--kv-transfer-config" in inputs.fixed.rest
     return not inputs.is_since("0.33") or (reads_ahead and sent)

@@ -102,7 +102,7 @@ def find_family(architecture: str | None, template: str | None) -> Family | None
 def find_template(inputs: PlanInputs) -> str | None:
     """Return what is known of the chat template, None if that is nothing or another was given."""
     conversation = inputs.target.conversation
-    replaced = "--chat-template" in inputs.given.rest
+    replaced = "--chat-template" in inputs.fixed.rest
     return conversation.known_text if conversation and not replaced else None
 
 
@@ -122,7 +122,7 @@ def decide_served_names(inputs: PlanInputs) -> Choice[tuple[str, ...]] | None:
 
 def decide_conversation(inputs: PlanInputs) -> dict[str, Choice[Any] | None]:
     """Choose what only conversations depend on, by the name of the setting."""
-    given = inputs.given
+    given = inputs.fixed
     tools = given.tool_parser or _decide_parser(inputs, "tool_parser")
     used = Choice(True, "default", "needed for the parser to be used") if tools else None
     return {
@@ -136,7 +136,7 @@ def decide_conversation(inputs: PlanInputs) -> dict[str, Choice[Any] | None]:
 
 
 def _decide_parser(inputs: PlanInputs, kind: Kind) -> Choice[str] | None:
-    given, conversation, family = inputs.given, inputs.target.conversation, _find_family(inputs)
+    given, conversation, family = inputs.fixed, inputs.target.conversation, _find_family(inputs)
     other = given.tool_parser if kind == "reasoning_parser" else given.reasoning_parser
     configured = kind == "reasoning_parser" and any(
         isinstance(choice.value, Mapping) and choice.value.get(kind)
@@ -176,7 +176,7 @@ def _find_switch(inputs: PlanInputs) -> Thinking | None:
 
 def _decide_thinking(inputs: PlanInputs) -> Choice[dict[str, JsonValue]] | None:
     """Add the switch to the template's arguments; a given one wins."""
-    wanted, switch, given = inputs.options.thinking, _find_switch(inputs), inputs.given
+    wanted, switch, given = inputs.options.thinking, _find_switch(inputs), inputs.fixed
     if wanted is None or switch is None:
         return None
     own = given.template_arguments.value if given.template_arguments else {}
@@ -196,9 +196,9 @@ def _decide_generation(inputs: PlanInputs) -> Choice[str] | None:
 
 def _decide_overrides(inputs: PlanInputs) -> Choice[dict[str, JsonValue]] | None:
     """Remove a default for which vLLM refuses every request while it drafts; a given one wins."""
-    conversation, given = inputs.target.conversation, inputs.given
+    conversation, given = inputs.target.conversation, inputs.fixed
     min_p = conversation.sampling.get("min_p", 0) if conversation else 0
-    drafts = inputs.method is not None or inputs.given.drafting.method is not None
+    drafts = inputs.method is not None or inputs.fixed.drafting.method is not None
     source = given.generation_config
     if not min_p or not drafts or (source is not None and source.value != "auto"):
         return None

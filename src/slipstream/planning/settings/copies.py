@@ -30,7 +30,7 @@ def decide_copies(inputs: PlanInputs) -> dict[str, Choice[str]]:
 
 def find_copy_obstacle(inputs: PlanInputs) -> str | None:
     """Return why no draft can be copied, None if it can."""
-    given, family = inputs.given, inputs.draft.family if inputs.draft else None
+    given, family = inputs.fixed, inputs.draft.family if inputs.draft else None
     if family != "dflash":
         return f"drafts are copied with dflash only, and this plan has {family or 'no drafter'}"
     for key, possible in _JUDGED_BY_TOKEN.items():

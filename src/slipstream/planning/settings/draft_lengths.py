@@ -80,7 +80,7 @@ def list_recorded(inputs: PlanInputs, settings: EngineSettings) -> tuple[int, ..
     """List the lengths that graphs are recorded for, the longest first; none where none are."""
     if inputs.on_cpu or settings.speculation is None or not records_steps(settings):
         return ()
-    if (given := inputs.given.drafting.rest.get(SCHEDULE)) is not None:
+    if (given := inputs.fixed.drafting.rest.get(SCHEDULE)) is not None:
         return read_lengths(given.value)
     longest, sequences, steer = (
         settings.draft_length,
@@ -104,7 +104,7 @@ def find_steer(inputs: PlanInputs, settings: EngineSettings) -> Choice[bool] | N
 def decide_adaptive(inputs: PlanInputs, settings: EngineSettings) -> dict[str, Choice[Any]]:
     """Verify adaptively where that was measured to pay and nothing else was requested."""
     options, verdict = inputs.options, inputs.find_verdict("adaptive", settings)
-    if ADAPTIVE in inputs.given.drafting.rest or SCHEDULE in inputs.given.drafting.rest:
+    if ADAPTIVE in inputs.fixed.drafting.rest or SCHEDULE in inputs.fixed.drafting.rest:
         return {}
     requested = options.steer is not None and options.steer.source == "user"
     refused = find_obstacle(settings) or find_adaptive_obstacle(inputs, settings)
@@ -133,7 +133,7 @@ def space_lengths(longest: int, sequences: int, version: str) -> tuple[int, ...]
 def decide_schedule(inputs: PlanInputs, settings: EngineSettings) -> dict[str, Choice[Any]]:
     """Record graphs for some lengths if that is requested; the ranges are where steering begins."""
     lengths = list_recorded(inputs, settings)
-    given, steer = inputs.given.drafting.rest, find_steer(inputs, settings)
+    given, steer = inputs.fixed.drafting.rest, find_steer(inputs, settings)
     if SCHEDULE in given or len(lengths) < 2 or settings.sequences is None or steer is None:
         return {}
     why = (

@@ -54,7 +54,7 @@ def drafts_past_its_context(inputs: PlanInputs, context: int) -> bool:
         and drafter.context < context
         and drafter.rope is not None
         and drafter.rope.scaling == "default"
-        and (reaches or "--hf-overrides" in inputs.given.rest)
+        and (reaches or "--hf-overrides" in inputs.fixed.rest)
     )
 
 

@@ -127,7 +127,7 @@ def find_undivided(inputs: PlanInputs, size: int) -> str | None:
 
 
 def _is_laid_out(inputs: PlanInputs) -> bool:
-    given = inputs.given
+    given = inputs.fixed
     sizes = (given.tensor_parallel, given.pipeline_parallel, given.data_parallel)
     return any((*sizes, given.nodes, given.node_rank))
 
@@ -173,7 +173,7 @@ def _follow_recipe(inputs: PlanInputs) -> EngineOptions | None:
 
 def note_idle(inputs: PlanInputs) -> tuple[str, ...]:
     """Say what to do with accelerators that the plan leaves free."""
-    given, here = inputs.given, len(inputs.host.accelerators)
+    given, here = inputs.fixed, len(inputs.host.accelerators)
     copies = given.data_parallel.value if given.data_parallel else 1
     used = given.shards * copies
     spare = here - used
@@ -201,7 +201,7 @@ def decide_dtype(inputs: PlanInputs) -> Choice[str] | None:
     stored = inputs.target.quantization
     if not emulated or (stored is not None and stored.scheme != "int8"):
         return None
-    users = inputs.given.sequences
+    users = inputs.fixed.sequences
     if inputs.method is not None:
         rows = "verifying drafts multiplies several rows, whose operands would be converted first"
     elif users is not None and users.value >= EMULATED_ROWS:
@@ -293,5 +293,5 @@ def shares_one_process(inputs: PlanInputs) -> bool:
     """
     processor = inputs.host.processor
     few = processor.cpus is not None and len(processor.cpus) <= FEW_THREADS
-    alone = inputs.given.nodes is None or inputs.given.nodes.value == 1
+    alone = inputs.fixed.nodes is None or inputs.fixed.nodes.value == 1
     return inputs.on_cpu and few and alone and (processor.numa_nodes or 1) == 1

@@ -51,7 +51,7 @@ def _describe_step(inputs: PlanInputs) -> str:
     one, weights = inputs.accelerator, inputs.target.weights
     if one is None or weights is None or not one.memory_bandwidth_bytes_per_s:
         return ""
-    read = weights.total_bytes / inputs.given.shards
+    read = weights.total_bytes / inputs.fixed.shards
     if inputs.target.experts is not None:
         return ""
     milliseconds = 1000 * read / one.memory_bandwidth_bytes_per_s
@@ -132,7 +132,7 @@ def decide_batched_tokens(inputs: PlanInputs, sequences: int, draft_length: int)
     if inputs.on_cpu:
         usual = Choice(CPU_BATCHED_TOKENS, "hardware", "keeps a prefill step short on a CPU")
     advised = inputs.from_recipe(inputs.local_advice.batched_tokens)
-    choice = inputs.given.batched_tokens or advised or usual
+    choice = inputs.fixed.batched_tokens or advised or usual
     least = sequences * (draft_length + 1)
     if choice.value >= least:
         return choice

@@ -13,7 +13,7 @@ SAMPLING = "draft_sample_method"
 
 def decide_speculation(inputs: PlanInputs, length: Choice[int] | None) -> dict[str, Any] | None:
     """Decide how to draft; a method that only the engine knows is passed on as it is."""
-    method, drafter, given = inputs.method, inputs.draft_model, inputs.given.drafting
+    method, drafter, given = inputs.method, inputs.draft_model, inputs.fixed.drafting
     if method is None:
         return None if given.method is None else dict(given)
     name = method.name_for(on_cpu=inputs.on_cpu)
@@ -42,7 +42,7 @@ def _keep_cached_block(inputs: PlanInputs) -> dict[str, Choice[bool]]:
     what the target's state at that position gives, so 0.33 keeps the block for both
     (`needs_eagle_block_drop`). A recurrent target's states are not kept by block.
     """
-    layers, caching = inputs.target.layers, inputs.given.prefix_caching
+    layers, caching = inputs.target.layers, inputs.fixed.prefix_caching
     caching = caching or attention.decide_prefix_caching(inputs)
     cached = caching is None or caching.value
     one_pass = inputs.method is not None and inputs.method.in_one_pass

@@ -308,7 +308,7 @@ def _describe_cost(sizing: Sizing) -> list[str]:
     if price.hourly is None:
         return ["unknown: give --price"]
     tokens = sizing.demand.tokens_per_second * sizing.demand.mean_share * 3600
-    lines = [f"{price.show(price.hourly)} per machine and hour, given as {price.given}"]
+    lines = [f"{price.show(price.hourly)} per machine and hour, given as {price.stated}"]
     if best is not None:
         lines.append(
             f"{best.replicas} machines make {tokens / 1e6:.2f} million tokens per hour on the "
