@@ -198,7 +198,7 @@ def _vary_steering(plan: LaunchPlan, profile: SpeedProfile) -> Iterator[Variant]
 
 
 def list_ways(plan: LaunchPlan, host: Host) -> tuple[Way, ...]:
-    """List how verification may follow the load where graphs are recorded, to be measured."""
+    """List how verification may follow the load where graphs are captured, to be measured."""
     settings, stages = plan.settings, plan.settings.pipeline_parallel
     recorded = host.accelerators and draft_lengths.records_steps(settings)
     one_stage = stages is None or stages.value == 1

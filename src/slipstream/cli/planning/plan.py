@@ -87,7 +87,7 @@ def add_plan_options(add: OptionAdder, *, goals: bool = True) -> None:
     method("--no-speculation", text, dest="method", action="store_const", const="plain")
     add(
         "--steer",
-        "record graphs for several draft lengths, so that steering can choose one (default: if "
+        "capture graphs for several draft lengths, so that steering can choose one (default: if "
         "`slipstream tune` measured that it pays; without graphs it always can)",
     )
     copy = add.exclusive()

@@ -86,7 +86,7 @@ def _add_terms(add: OptionAdder) -> None:
     )
     add(
         "--learning",
-        "whether its text may be kept to train the drafter, where the server learns (default on)",
+        "allow its text to be kept for training, where the server learns (default on)",
         choices=("on", "off"),
     )
 

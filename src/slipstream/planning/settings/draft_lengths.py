@@ -77,7 +77,7 @@ def records_steps(settings: EngineSettings) -> bool:
 
 
 def list_recorded(inputs: PlanInputs, settings: EngineSettings) -> tuple[int, ...]:
-    """List the lengths that graphs are recorded for, the longest first; none where none are."""
+    """List the lengths that graphs are captured for, the longest first; none where none are."""
     if inputs.on_cpu or settings.speculation is None or not records_steps(settings):
         return ()
     if (given := inputs.fixed.drafting.rest.get(SCHEDULE)) is not None:
@@ -137,7 +137,7 @@ def decide_schedule(inputs: PlanInputs, settings: EngineSettings) -> dict[str, C
     if SCHEDULE in given or len(lengths) < 2 or settings.sequences is None or steer is None:
         return {}
     why = (
-        f"{steer.because}; graphs are recorded for {show(lengths)}, one of which is chosen per step"
+        f"{steer.because}; graphs are captured for {show(lengths)}, one of which is chosen per step"
     )
     ranges = make_schedule(lengths, settings.sequences.value)
     return {SCHEDULE: Choice(ranges, steer.source, why)}

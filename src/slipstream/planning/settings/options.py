@@ -59,7 +59,7 @@ class PlanOptions(Record):
     images: bool = False
     # None copies drafts where that was measured to pay.
     copy_drafts: bool | None = None
-    # Whether graphs are recorded for several draft lengths; None if nobody measured that it pays.
+    # Whether graphs are captured for several draft lengths; None if nobody measured that it pays.
     steer: Choice[bool] | None = None
     # The version of vLLM to plan for, None for the installed one.
     vllm: str | None = None
