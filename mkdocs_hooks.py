@@ -1,7 +1,7 @@
 """Hooks of mkdocs: README.md is the first page, docs/index.md the menu, and both are as on GitHub.
 
-Marks for the tests are taken off code fences, links to files outside docs/ lead to the page of that
-file here, or else to the repository. scripts/build-site has the reference made and names its file.
+Marks for the tests are removed from code fences; links to files outside docs/ lead to the page of
+that file here, or else to the repository. scripts/build-site writes the reference and names it.
 """
 
 import os
@@ -13,7 +13,7 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 REPOSITORY = Path(__file__).resolve().parent
-# Where each page that is not below docs/, or not at its place there, is on the site.
+# Where pages from outside docs/, and docs/index.md, are on the site.
 MOVED = {
     "README.md": "index.md",
     "docs/index.md": "documents.md",
@@ -22,11 +22,11 @@ MOVED = {
     "SECURITY.md": "project/security.md",
     "CODE_OF_CONDUCT.md": "project/conduct.md",
 }
-EXAMPLES = {"A comparison": "example-comparison.html"}
 REFERENCE = os.environ.get("SLIPSTREAM_REFERENCE")
 LINK = re.compile(r"(\])\(([^)\s:]+)\)")
 FENCE = re.compile(r"^(\s*```\w+)[^\n`]*$", re.MULTILINE)
-ENTRY = re.compile(r"\[([^\]]+)\]\(([^)\s:]+\.md)\)")
+# A page that begins an entry of docs/index.md is on the menu; others in that entry are linked only.
+ENTRY = re.compile(r"^- \[([^\]]+)\]\(([^)\s:]+\.md)\)", re.MULTILINE)
 
 
 def on_config(config: Any) -> Any:
@@ -40,7 +40,6 @@ def on_config(config: Any) -> Any:
         if title == "Reference" and REFERENCE:
             pages.insert(0, {"Every verb and flag": "reference.md"})
         nav.append({title.partition(":")[0]: pages})
-    nav.append({"Examples": [{name: page} for name, page in EXAMPLES.items()]})
     config.nav = nav
     return config
 
@@ -58,7 +57,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Take off the tests' marks, and have every link lead somewhere on the site."""
+    """Remove the tests' marks, and make every link lead somewhere."""
     place = page.file.src_uri
     source = next((source for source, to in MOVED.items() if to == place), f"docs/{place}")
     text = FENCE.sub(r"\1", markdown)

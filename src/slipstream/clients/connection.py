@@ -29,7 +29,7 @@ from slipstream.serving.supervision.engine_session import list_session
 NO_KEY = "none"
 PARSER_HINT = (
     "slipstream serve TARGET -- --enable-auto-tool-choice --tool-call-parser PARSER; "
-    "docs/agents.md has the parsers by family"
+    "docs/families.md has the parsers by family"
 )
 Environment = Mapping[str, str]
 

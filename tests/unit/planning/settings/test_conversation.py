@@ -354,7 +354,7 @@ def describe(family: Family) -> str:
 
 
 def test_the_page_shows_every_family() -> None:
-    page = Path(__file__).parents[4] / "docs/agents.md"
+    page = Path(__file__).parents[4] / "docs/families.md"
     head, title, _ = page.read_text().partition("## Families\n")
     lines = [
         "Thinking is switched by the template's argument; `(off)`: it is off unless switched on.\n",
