@@ -3,8 +3,9 @@
 No page shows what follows the first word of a fence, so that is where it stands: `sh` runs
 anywhere, `sh engine` with the proving ground's engine, `sh run` beside a run that is live, `sh bed`
 on the machines of tests/fleet_bed (`experiments/run-fleet-tutorial`), `sh gpu` needs a GPU, the
-hub, a second machine or hours. `exit=1` is what a block leaves with. A `text`
-block right after one is what that one prints, with `...` for what is left out.
+hub, a second machine or hours. `exit=1` is what a block leaves with, `columns=80` how wide the
+terminal is in which it is shown. A `text` block right after one is what that one prints, with
+`...` for what is left out.
 """
 
 import os
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from slipstream.cli.screen import wrap
 from slipstream.user_folders import slipstream_cache
 
 REPOSITORY = Path(__file__).parents[2]
@@ -45,8 +47,15 @@ class Block:
 
     @property
     def exit_code(self) -> int:
-        stated = [mark.removeprefix("exit=") for mark in self.info if mark.startswith("exit=")]
-        return int(stated[0]) if stated else 0
+        return self._read("exit") or 0
+
+    @property
+    def columns(self) -> int | None:
+        return self._read("columns")
+
+    def _read(self, name: str) -> int | None:
+        pairs = (mark.partition("=") for mark in self.info)
+        return next((int(value) for mark, is_set, value in pairs if is_set and mark == name), None)
 
     def needs(self, mark: str) -> bool:
         return mark in self.info
@@ -144,6 +153,8 @@ def _make_part(number: int, block: Block) -> str:
 
 def _find_missing(block: Block, output: str) -> str | None:
     """Look for every line that the document shows, in its order."""
+    if block.columns is not None:
+        output = wrap(output, block.columns)
     printed = iter(output.splitlines())
     for line in (block.shown or "").splitlines():
         if line.strip() != "..." and line not in printed:

@@ -33,7 +33,12 @@ def test_every_verb_and_exit_code_has_its_place(pages: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "cell"), [("patches.md", "drops the last block"), ("steering.md", "fixed at 15")]
+    ("page", "cell"),
+    [
+        ("patches.md", "drops the last block"),
+        ("steering.md", "fixed at 15"),
+        ("how-dflash-works.md", "32: 1.9 to 3.8"),
+    ],
 )
 def test_a_table_of_a_page_is_the_one_that_is_made(page: str, cell: str, tmp_path: Path) -> None:
     kept = SCRIPT.parents[1] / "docs" / page
