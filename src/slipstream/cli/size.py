@@ -130,7 +130,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     )
     sizing = sizer.size(simulate=not options.arithmetic, day=options.day)
     show_report(sizing, describe_sizing(sizing), render_sizing_html, options, screen)
-    held = sizing.best is not None and sizing.best.holds is not False
+    held = sizing.best is not None and sizing.best.meets_goal is not False
     return ExitCode.DONE if held else ExitCode.GATE_MISSED
 
 

@@ -229,7 +229,7 @@ def _admit(fitted: Fitted) -> Fitted:
         if held >= chosen.value and not wider.is_short:
             return wider
         fewer = min(held, chosen.value - 1) if not wider.is_short else chosen.value // 2
-        chosen = Choice(max(1, fewer), "hardware", f"as many of {usual} tokens")
+        chosen = Choice(max(1, fewer), "hardware", f"the cache holds this many of {usual} tokens")
     else:
         return fitted.change(sequences=chosen)
     return fitted.change(sequences=scheduling.CACHE_UNKNOWN)

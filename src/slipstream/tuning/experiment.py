@@ -167,8 +167,8 @@ def read_point(samples: Sequence[Sample], *, drafts: bool) -> StepPoint:
     steps = sum(sample.drafts if drafts else sample.output_tokens - 1 for sample in good)
     if not steps:
         raise EngineError(
-            f"the load of {kind} at concurrency {concurrency} showed "
-            + ("of no drafts" if good else "nothing: no request got two tokens"),
+            f"the load of {kind} at concurrency {concurrency} has no "
+            + ("drafts in its usage" if good else "times: no request got two tokens"),
             hint="start the server with --per-request-spec-decode-metrics summary"
             if good
             else "look into the server's log",

@@ -10,7 +10,7 @@ import pytest
 from slipstream.cli import screen
 from slipstream.cli.main import run
 from slipstream.cli.planning import plan
-from slipstream.cli.screen import Screen, StatusLine, Work, open_screen
+from slipstream.cli.screen import CountedWork, Screen, StatusLine, open_screen
 from slipstream.errors import InvalidInputError
 
 ERROR = InvalidInputError(
@@ -141,13 +141,13 @@ def read(line: StatusLine) -> str:
 
 
 def test_work_without_a_count_shows_its_time() -> None:
-    work = Work("starting the engine", 100.0)
+    work = CountedWork("starting the engine", 100.0)
     assert work.describe(112.0).endswith(" starting the engine (12 s)")
     assert work.describe(400.0).endswith(" starting the engine (5 min)")
 
 
 def test_work_with_a_count_shows_rate_and_remaining_time() -> None:
-    work = Work("code, concurrency 4", 100.0, 6, 24, "requests")
+    work = CountedWork("code, concurrency 4", 100.0, 6, 24, "requests")
     shown = work.describe(103.0)
     assert shown.startswith("[" + "#" * 6 + " " * 18 + "] ")
     assert shown.endswith("code, concurrency 4: 6 of 24 requests, 2/s, 9 s left")

@@ -14,9 +14,9 @@ from slipstream.demo.performance import (
     ATTEMPTS,
     WARM_UP_TOKENS,
     Demo,
-    Part,
     RecordedAnswer,
     Stage,
+    TimedPart,
     make_workload,
     mark_tokens,
     stay_up,
@@ -69,7 +69,7 @@ class Bed:
 
     def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ticks: list[tuple[str, float]] = []
-        self.parts: list[Part] = []
+        self.parts: list[TimedPart] = []
         self.bodies: list[dict[str, Any]] = []
         self.answer: Any = lambda body: pace(answer_with(*EVENTS))
         self.now = 0.0

@@ -32,13 +32,13 @@ FORMS: list[tuple[str | None, list[int], str]] = [
     ("GPU-a0000002,GPU-a0000000", [2, 0], "shows 2 of 3 accelerators: 2, 0"),
     ("", [], "hides every accelerator (3 here)"),
     ("-1", [], "hides every accelerator (3 here)"),
-    ("none", [], "names none, which is not here"),
-    ("1,7,0", [1], "names 7, which is not here"),
+    ("none", [], "names none, which does not exist"),
+    ("1,7,0", [1], "names 7, which does not exist"),
     ("1,-1,0", [1], "shows 1 of 3"),
-    ("0,GPU-dd", [0], "names GPU-dd, which is not here"),
-    ("GPU-a", [], "names GPU-a, which is not here"),
+    ("0,GPU-dd", [0], "names GPU-dd, which does not exist"),
+    ("GPU-a", [], "names GPU-a, which does not exist"),
     ("1,1", [], "names 1 twice"),
-    ("9", [], "names 9, which is not here"),
+    ("9", [], "names 9, which does not exist"),
 ]
 CASES: dict[str, dict[str, str]] = {
     "none": {},

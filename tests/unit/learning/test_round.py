@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from slipstream.learning import candidate
-from slipstream.learning.candidate import Round, Work, begin_work, find_gain, read_work
+from slipstream.learning.candidate import Round, RoundState, begin_work, find_gain, read_work
 from slipstream.learning.deciding import PROBE_STEPS, choose_text, settle_schedule
 from slipstream.learning.kept_text import KeptAnswer, decode, encode
 from slipstream.training.cpu.models import build_model, load_model, save_model
@@ -80,7 +80,7 @@ def begin(
     assert material is not None
     schedule = settle_schedule(material.new_tokens, STEPS, seed=0)
     small = {"rows": 2, "context": 64, "anchors": 8, "learning_rate": 1e-2}
-    work = Work(
+    work = RoundState(
         round=1,
         number=1,
         parent=0,

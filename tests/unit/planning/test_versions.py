@@ -342,7 +342,7 @@ def test_adaptive_verification_is_refused_for_recurrent_layers() -> None:
 
 def test_a_version_that_is_not_known_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plan", "a/b", "--vllm", "0.31"], os.environ) == 2
-    assert f"'0.31' is none of {', '.join(VERSIONS)}" in capsys.readouterr().err
+    assert f"'0.31' is not one of {', '.join(VERSIONS)}" in capsys.readouterr().err
 
 
 def test_vllms_watchdog_writes_into_the_runs_folder() -> None:

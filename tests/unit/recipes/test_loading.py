@@ -67,7 +67,7 @@ def test_facts_take_their_name_from_the_recipe(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message", "details"),
     [
-        ("other", RECIPE, "calls itself pair", set()),
+        ("other", RECIPE, "has the name pair", set()),
         (
             "pair",
             RECIPE + 'colour = "red"\n[settings]\nk = 7\n',

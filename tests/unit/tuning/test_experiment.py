@@ -143,6 +143,6 @@ def test_an_engine_that_does_not_tell_its_drafts_is_asked_to() -> None:
         sample.model_copy(update={"drafts": 0, "drafted": 0, "accepted_by_position": ()})
         for sample in serve(QUIET, "code", 4, LONG, Random(1))
     ]
-    with pytest.raises(EngineError, match="told of no drafts") as refused:
+    with pytest.raises(EngineError, match="has no drafts") as refused:
         read_point(samples, drafts=True)
     assert "--per-request-spec-decode-metrics summary" in refused.value.hint

@@ -47,8 +47,8 @@ def test_words_are_read() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "not known here"),
-        ("speed", "not known here"),
+        ("", "is unknown"),
+        ("speed", "is unknown"),
         ("ttft<200ms@p95", "not about the time per token"),
         ("tpot<30@p95", "lacks a unit"),
         ("tpot<30ms", "or a percentile"),

@@ -27,7 +27,7 @@ from slipstream.hardware import Host
 from slipstream.measuring.bench import Bench
 from slipstream.measuring.client.endpoint import Endpoint
 from slipstream.measuring.verifying.cache_cost import CacheArm, CacheCost, CacheVerification
-from slipstream.measuring.verifying.certificate import ArmName, TlsCertificate
+from slipstream.measuring.verifying.certificate import ArmName, Certificate
 from slipstream.measuring.verifying.served_check import check_served
 from slipstream.measuring.verifying.verification import (
     SAMPLES,
@@ -40,7 +40,7 @@ from slipstream.reporting.measuring.cache_cost import describe_cache_cost, rende
 from slipstream.reporting.measuring.certificate import describe_certificate, render_certificate_html
 from slipstream.reporting.report import render_text
 from slipstream.serving.access.keys import borrow_key
-from slipstream.serving.access.tls import TlsCertificate as ServerCertificate
+from slipstream.serving.access.tls import TlsCertificate
 from slipstream.serving.run import RunFolder, is_alive
 from slipstream.serving.supervision.engine_process import require_accepted
 
@@ -113,7 +113,7 @@ def examine(
     plan: LaunchPlan,
     screen: Screen,
     logs: Path | None = None,
-) -> TlsCertificate:
+) -> Certificate:
     """Ask the plan's engine with and without drafts, and score the answers."""
     if plan.settings.speculation is not None and plan.settings.speculation.lossy is not None:
         raise InvalidInputError(
@@ -141,7 +141,7 @@ def examine(
         findings = verification.run(
             start_in_turn(plans, logs=logs, environment=os.environ, progress=verification.progress)
         )
-    return TlsCertificate.make(findings, conditions, verification.concurrency)
+    return Certificate.make(findings, conditions, verification.concurrency)
 
 
 def _measure_cache(options: argparse.Namespace, host: Host, screen: Screen) -> ExitCode:
@@ -193,7 +193,7 @@ def _check_run(folder: RunFolder, options: argparse.Namespace, screen: Screen) -
     options.prompts = options.prompts or RUN_PROMPTS
     with borrow_key(run.terms.needed_keys) as key:
         check = check_served(
-            Endpoint(run.url, key=key, certificate=ServerCertificate.of(run.plan)),
+            Endpoint(run.url, key=key, certificate=TlsCertificate.of(run.plan)),
             read_workload(options, None if run.plan.context is None else run.plan.context - 1),
             run=run.id,
             drafted=run.plan.is_drafted_by_model,

@@ -40,7 +40,7 @@ ENGINE = ("--enforce-eager",)
 MOST_ROWS = 18
 READING_SECONDS = 1.0
 
-Result = TypeVar("Made")
+Result = TypeVar("Result")
 
 
 EXAMPLES = """\

@@ -107,7 +107,7 @@ def _advise(pair: PairFindings, more_blocks: int | None) -> tuple[Answer, str]:
         answer, sentence = _advise_overall(overall, pair.arms, len(kinds))
     if unclear := _list_open(pair.findings):
         named = list(dict.fromkeys(found.kind for found in unclear if found.kind))
-        alone = f"unclear for {join(named)} by itself: " if named and len(kinds) > 1 else ""
+        alone = f"unclear for {join(named)} alone: " if named and len(kinds) > 1 else ""
         sentence += f"; {alone}{_ask_for_more(more_blocks)}"
     return answer, sentence
 

@@ -70,7 +70,7 @@ def test_a_machine_gets_one_document_and_the_page_and_no_engine_is_left(
     shown = capsys.readouterr()
     done = Demo.model_validate_json(shown.out)
     assert shown.err == ""
-    assert [len(takes) for takes in done.takes] == [4, 4]
+    assert [len(answers) for answers in done.answers] == [4, 4]
     assert done.equal == 4
     assert done.tokens_per_step == 2.5
     assert (done.conditions.model, done.conditions.max_tokens) == ("toy", 6)
@@ -114,7 +114,7 @@ def test_the_target_is_in_8_bits_where_those_are_measured_to_be_faster(
     assert run(["demo", "--json"], os.environ) == 0
     done = Demo.model_validate_json(capsys.readouterr().out)
     assert done.conditions.model == name
-    assert ("takes 0.30 of the time" in done.quantized) is (name != "toy")
+    assert ("answers 0.30 of the time" in done.quantized) is (name != "toy")
 
 
 def test_arguments_for_the_engine_take_the_place_of_ours(engines: Engines) -> None:

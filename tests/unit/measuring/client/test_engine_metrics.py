@@ -102,7 +102,7 @@ def test_what_was_counted_in_between_is_a_difference_and_a_queue_is_not() -> Non
 )
 def test_an_engine_that_was_started_anew_is_noticed(less: dict[str, object]) -> None:
     before = parse_engine_counts(VLLM)
-    with pytest.raises(EngineError, match="started anew"):
+    with pytest.raises(EngineError, match="was restarted"):
         before.model_copy(update=less).since(before)
 
 

@@ -237,7 +237,7 @@ def test_too_few_prompts_are_told_and_a_cell_that_is_lost_too() -> None:
     assert codes(score_all(blocks)) == [("few-prompts", False)]
     names = [f"code-{number}" for number in range(5)]
     verdict = score_all(change(blocks, lose("A", *names, at=(8,))))
-    assert "nothing is known about code at concurrency 8" in verdict.sentence
+    assert "there are no figures for code at concurrency 8" in verdict.sentence
     assert pick(verdict, None, 8).prompts == 5
 
 

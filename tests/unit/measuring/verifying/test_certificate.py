@@ -90,7 +90,7 @@ def test_what_was_tested_and_held_is_certified_with_what_would_have_been_seen() 
         "Speculation does not change the text: of 9,000 tokens with drafts each is the target's "
         "own choice or tied with it. One fault in 3,000 tokens would have been seen with a "
         "probability of 95 %; of sampled text, a distance of 0.16 or more with 90 %. Of 30 "
-        "requests with tools or a schema, 30 are answered the same, with 33 calls.",
+        "requests with tools or a schema, 30 get the same answer, with 33 calls.",
     )
 
 

@@ -69,12 +69,12 @@ def test_an_unknown_name_is_told_what_to_type(name: str, meant: str | None) -> N
     assert isinstance(error, UsageError)
     assert error.message == f"there is no workload {name}"
     assert ("did you mean" in error.hint) == (meant is not None)
-    assert error.hint.startswith(f"did you mean {meant}? take " if meant else "take ")
+    assert error.hint.startswith(f"did you mean {meant}? use " if meant else "use ")
     assert all(known in error.hint for known in (*KINDS, *FAMILIES, "mtbench:PATH", "JSONL"))
 
 
 def test_what_cannot_be_loaded_is_refused(tmp_path: Path) -> None:
-    assert refuse().hint.startswith("take code, ")
+    assert refuse().hint.startswith("use code, ")
     for name in (str(tmp_path / "none.jsonl"), f"mbpp:{tmp_path / 'none'}"):
         assert refuse(name).message.startswith(f"cannot read {tmp_path}/none")
     for limit in ("most_per_kind", "context", "max_tokens"):
@@ -121,7 +121,7 @@ def test_shorter_answers_make_room() -> None:
 def test_the_targets_tokenizer_decides_what_fits() -> None:
     assert len(load_workload(["prose"], context=1100, most_per_kind=10).prompts) == 10
     assert len(load_workload(["code"], context=900, count_tokens=lambda _: 1).prompts) > 20
-    assert "no prompt" in refuse("code", context=900, count_tokens=lambda _: 900).message
+    assert "no usable prompt" in refuse("code", context=900, count_tokens=lambda _: 900).message
 
 
 def test_the_least_length_of_an_answer_does_not_outgrow_the_most(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_candidates_that_may_not_be_taken_are_counted_and_a_method_without_any_r
     found = find(index={"load_drafters": lambda: (parallel,)})
     assert found.method is not None
     assert found.method.value == "ngram"
-    assert "of 1 (slipstream models" in found.method.because
+    assert "none of 1 known drafters can be used (slipstream models" in found.method.because
     with pytest.raises(InvalidInputError, match="no drafter of method dspark") as caught:
         find(method="dspark")
     assert "--method dspark --drafter NAME" in caught.value.hint

@@ -136,7 +136,7 @@ def test_bits_map_to_the_smallest_variant_that_keeps_as_many(
 def test_turboquant_takes_no_other_backend(packed: dict[str, str]) -> None:
     read = read_container_variables({**CONTAINER, **packed})
     assert read.options.engine.attention_backend is None
-    assert any(note.startswith("ATTENTION_BACKEND=flash_attn is left out") for note in read.notes)
+    assert any(note.startswith("ATTENTION_BACKEND=flash_attn is ignored") for note in read.notes)
 
 
 @pytest.mark.parametrize(

@@ -203,7 +203,7 @@ def test_copied_tokens_are_a_column_where_anything_was_copied() -> None:
     [
         ({}, "5 of 7, steered"),
         ({"steers": False, "draft_length": 7}, "7 of 7, fixed"),
-        ({"most": 5, "least": 2}, "5 of 7, steered, at least 2 by order, at most 5 by order"),
+        ({"most": 5, "least": 2}, "5 of 7, steered, at least 2 (limit set), at most 5 (limit set)"),
         (
             {"draft_length": 0, "plain_pays": True},
             "0 of 7, steered, a step without drafts is the fastest",

@@ -14,9 +14,9 @@ from slipstream.serving.group.link import (
     MOST_BYTES,
     SILENT_AFTER_SECONDS,
     GroupLink,
+    HeadOrder,
     Heartbeat,
-    Order,
-    Report,
+    RankReport,
     read_secret,
     sign,
     verify,
@@ -25,7 +25,7 @@ from slipstream.serving.supervision.engine_process import choose_port
 
 SECRET = b"s" * 32
 MEMBERS = (Member(name="one", address="127.0.0.1"), Member(name="two", address="127.0.0.2"))
-ORDER = Order(generation=1, runs=True, state="ready")
+ORDER = HeadOrder(generation=1, runs=True, state="ready")
 
 
 def make_group(rank: int, port: int = 1) -> Group:
@@ -44,7 +44,7 @@ class Pair:
 
     def __init__(self) -> None:
         self.clock = Clock()
-        self.link = GroupLink(make_group(1), SECRET, Report, self.clock)
+        self.link = GroupLink(make_group(1), SECRET, RankReport, self.clock)
 
     def make(self, number: int = 1, session: str = "0" * 32, **changes: Any) -> Heartbeat:
         whole = {
@@ -84,7 +84,7 @@ def test_a_fresh_beat_is_heard_until_its_sender_is_silent() -> None:
         {"receiver": 0},
         {"sender": 1},
         {"sender": 7},
-        {"body": Report(running=1)},
+        {"body": RankReport(running=1)},
     ],
 )
 def test_what_is_not_for_this_supervisor_is_not_heard(changes: dict[str, Any]) -> None:
@@ -124,7 +124,9 @@ def test_a_sender_that_started_anew_is_heard_and_its_earlier_beats_are_not() -> 
 
 
 def test_a_beat_changed_on_its_way_is_none_and_the_longest_fits() -> None:
-    longest = Pair().make(body=Order(**{**ORDER.model_dump(), "message": "\N{BLACK STAR}" * 300}))
+    longest = Pair().make(
+        body=HeadOrder(**{**ORDER.model_dump(), "message": "\N{BLACK STAR}" * 300})
+    )
     datagram = sign(longest, SECRET)
     assert len(datagram) <= MOST_BYTES
     assert verify(datagram, SECRET) == longest
@@ -147,16 +149,16 @@ def test_two_links_hear_each_other_and_one_that_comes_back(
 
     async def meet() -> None:
         head = GroupLink(make_group(0, port), SECRET, lambda: ORDER)
-        first = GroupLink(make_group(1, port), SECRET, lambda: Report(running=1))
+        first = GroupLink(make_group(1, port), SECRET, lambda: RankReport(running=1))
         await asyncio.gather(head.open(), first.open())
         await until(lambda: head.hear(1) and first.hear(0))
         await first.close()
-        second = GroupLink(make_group(1, port), SECRET, lambda: Report(ended=1))
+        second = GroupLink(make_group(1, port), SECRET, lambda: RankReport(ended=1))
         await second.open()
-        await until(lambda: (beat := head.hear(1)) and beat.body == Report(ended=1))
+        await until(lambda: (beat := head.hear(1)) and beat.body == RankReport(ended=1))
         await until(lambda: (beat := second.hear(0)) and beat.body == ORDER)
         with pytest.raises(InvalidInputError, match=r"cannot listen at 127\.0\.0\.2"):
-            await GroupLink(make_group(1, port), SECRET, Report).open()
+            await GroupLink(make_group(1, port), SECRET, RankReport).open()
         await asyncio.gather(head.close(), second.close())
 
     async def bounded(run: Awaitable[None]) -> None:

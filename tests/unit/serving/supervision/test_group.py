@@ -12,7 +12,7 @@ from slipstream.hardware import Host
 from slipstream.planning.group import Group
 from slipstream.planning.settings import Choice
 from slipstream.serving.group import link
-from slipstream.serving.group.link import GroupLink, Heartbeat, Order, read_secret, sign
+from slipstream.serving.group.link import GroupLink, HeadOrder, Heartbeat, read_secret, sign
 from slipstream.serving.run import read_process
 from slipstream.serving.supervision import event_log, follower, peers
 from slipstream.serving.supervision.causes import ladder
@@ -78,7 +78,7 @@ def test_when_one_engine_dies_both_start_again(stage: GroupStage, dies: str) -> 
     [
         (peers.Followers, "_look", peers.UNWATCHED, "head"),
         (Head, "_hear", peers.UNWATCHED, "follower"),
-        (peers, "Order", "the other ranks get no reports", "head"),
+        (peers, "HeadOrder", "the other ranks get no reports", "head"),
     ],
 )
 def test_no_fault_of_the_link_ends_a_group_and_it_goes_on(
@@ -188,7 +188,7 @@ class Orders:
 
     def give(self, generation: int, *, runs: bool, session: str = "a" * 32) -> None:
         self._number += 1
-        order = Order(generation=generation, runs=runs, state="starting")
+        order = HeadOrder(generation=generation, runs=runs, state="starting")
         beat = Heartbeat(
             group=self._group.name,
             sender=0,

@@ -23,7 +23,7 @@ from slipstream.training.cpu.batches import (
     TOKENS_PER_BATCH,
     Batch,
     Geometry,
-    Part,
+    SamplePart,
     TrainSample,
     draw_batches,
     extract,
@@ -212,7 +212,7 @@ def test_a_drafter_that_reads_its_own_tokens_gets_the_text_in_its_blocks() -> No
 def test_beside_every_state_stands_the_next_token_of_its_own_text() -> None:
     samples = make_samples([(2, 4), (3, 5)])
     geometry = Geometry(rows=1, context=14, anchors=2, block=4, mask_token=MASK)
-    parts = [Part(0, samples[0], 0, 6), Part(6, samples[1], 0, 8)]
+    parts = [SamplePart(0, samples[0], 0, 6), SamplePart(6, samples[1], 0, 8)]
     row = make_row(parts, [], TellingStates(samples), geometry)
     first, second = (sample.tokens[1:].tolist() for sample in samples)
     assert row.next_tokens[0].tolist() == [*first, 0, *second, 0]

@@ -92,8 +92,8 @@ class Accounting:
     def _change(self) -> None:
         if self._timer is None:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(REPORT_WITHIN_SECONDS, self._report)
+            self._timer = loop.call_later(REPORT_WITHIN_SECONDS, self._send)
 
-    def _report(self) -> None:
+    def _send(self) -> None:
         self._timer = None
         self._report(self.describe())

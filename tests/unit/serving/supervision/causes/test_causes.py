@@ -73,7 +73,7 @@ def test_doctor_tells_the_signal_and_not_a_models_name(stage: Stage) -> None:
     diagnosis = diagnose_run(stage.folder)
     assert all(model in stage.folder.engine_log.read_text() for model in MODELS)
     assert {finding.signature for finding in diagnosis.findings} <= {"segmentation-fault"}
-    assert not any(model in word for model in MODELS for word in diagnosis.last_words)
+    assert not any(model in word for model in MODELS for word in diagnosis.last_lines)
 
 
 @pytest.mark.parametrize(("log_bytes", "part"), [(engine_process.LOG_BYTES, ""), (200, ".1")])

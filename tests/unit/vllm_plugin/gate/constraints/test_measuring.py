@@ -22,8 +22,8 @@ from slipstream.vllm_plugin.gate.constraints.measuring import (
     CHILDREN,
     MINUTE,
     MOST_WAITING,
+    ConstraintVerdict,
     Unmeasured,
-    Verdict,
 )
 from slipstream.vllm_plugin.gate.middleware import Gate
 from tests.unit.vllm_plugin.gate.pieces import (
@@ -41,9 +41,9 @@ from tests.unit.vllm_plugin.gate.pieces import (
 )
 from tests.unit.vllm_plugin.gate.virtual_time import Clock, virtually
 
-FITS = Verdict("fits", 20)
-COSTLY = Verdict("costly", 3000, why="it takes too long")
-FAULTY = Verdict("faulty", 9, why="maxLength must be an integer")
+FITS = ConstraintVerdict("fits", 20)
+COSTLY = ConstraintVerdict("costly", 3000, why="it takes too long")
+FAULTY = ConstraintVerdict("faulty", 9, why="maxLength must be an integer")
 NAMES = ("a", "b", "c", "d")
 
 
@@ -55,7 +55,9 @@ class Slow(Measured):
         self.go_on = asyncio.Event()
         self.running = self.most_running = self.ended_early = 0
 
-    async def measure(self, forms: list[ConstraintForm], most_milliseconds: int) -> Verdict:
+    async def measure(
+        self, forms: list[ConstraintForm], most_milliseconds: int
+    ) -> ConstraintVerdict:
         self.running += 1
         self.most_running = max(self.running, self.most_running)
         try:
@@ -121,7 +123,7 @@ def test_what_does_not_fit_never_reaches_the_engine(
 
 
 @pytest.mark.parametrize("found", [FITS, COSTLY, FAULTY])
-def test_what_was_measured_is_not_measured_again(tmp_path: Path, found: Verdict) -> None:
+def test_what_was_measured_is_not_measured_again(tmp_path: Path, found: ConstraintVerdict) -> None:
     worker = Measured(found)
     gate, keys, _ = keyed_gate(tmp_path, Engine(), worker=worker)
     statuses = [ask(gate, key=key, json=HELLO | hold_to(0)).status_code for key in keys * 2]
@@ -146,7 +148,7 @@ def test_an_unmeasured_one_is_tried_again(tmp_path: Path) -> None:
 
 
 def test_what_the_engine_may_have_forgotten_is_measured_again(tmp_path: Path) -> None:
-    large = Verdict("fits", 9, size=measuring.REMEMBERED_BYTES // 3)
+    large = ConstraintVerdict("fits", 9, size=measuring.REMEMBERED_BYTES // 3)
     worker = Measured(large)
     gate = make_gate(tmp_path, Engine(), worker=worker)
     for number in (0, 1, 2, 0, 1, 2, 3, 0):
@@ -157,7 +159,7 @@ def test_what_the_engine_may_have_forgotten_is_measured_again(tmp_path: Path) ->
 
 def test_no_more_is_remembered_than_a_plan_lets_the_engine_keep(tmp_path: Path) -> None:
     assert int(GRAMMAR_CACHE_MIB) * 2**20 // 2 >= measuring.REMEMBERED_BYTES
-    worker = Measured(Verdict("fits", 9, size=measuring.REMEMBERED_BYTES + 1))
+    worker = Measured(ConstraintVerdict("fits", 9, size=measuring.REMEMBERED_BYTES + 1))
     gate = make_gate(tmp_path, Engine(), worker=worker)
     for number in (0, 1):
         assert ask_chat(gate, **hold_to(number)).status_code == 200
@@ -209,10 +211,14 @@ def test_a_key_past_its_count_waits_and_others_do_not(tmp_path: Path, engine: En
     assert ask(gate, key=one, json=HELLO | hold_to(4)).status_code == 200
 
 
-@pytest.mark.parametrize("found", [COSTLY, Verdict("fits", 3000)])
-def test_costly_ones_are_few_in_a_minute_refused_or_not(tmp_path: Path, found: Verdict) -> None:
+@pytest.mark.parametrize("found", [COSTLY, ConstraintVerdict("fits", 3000)])
+def test_costly_ones_are_few_in_a_minute_refused_or_not(
+    tmp_path: Path, found: ConstraintVerdict
+) -> None:
     class Patient(Measured):
-        async def measure(self, forms: list[ConstraintForm], most_milliseconds: int) -> Verdict:
+        async def measure(
+            self, forms: list[ConstraintForm], most_milliseconds: int
+        ) -> ConstraintVerdict:
             clock.now += 4
             return await super().measure(forms, most_milliseconds)
 
