@@ -1,15 +1,15 @@
 """Compiles the Triton kernels of our plans for GPUs that are not here, as one build launches them.
 
-vLLM's code launches each kernel on CPU tensors (kernel_launches.py). Instead of running, the launch is
-compiled by Triton and its ptxas for the architecture of every machine, and the memory that it needs is
+vLLM's code launches each kernel on CPU tensors (kernel_launches.py). Instead of running, the launch
+is compiled by Triton and its ptxas for an architecture, and the memory that the kernel needs is
 compared with what a thread block may have there. It shows neither results nor speed.
 
-It runs in that build's environment, for one architecture. The job comes on stdin as JSON: `capability`,
-`outcome` for the file that gets a line of JSON per kernel, and `cases`, if not all are to be launched.
+It runs in that build's environment. The job comes on stdin as JSON: `capability`; `cases`, if not
+all are to be launched; `rows`, the file that gets a line of JSON per kernel; and `outcome`, the file
+for the versions, which is written last.
 """
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -19,13 +19,13 @@ from typing import Any, TextIO
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import torch  # noqa: E402 - after the path
-import triton  # noqa: E402
-import triton.language as tl  # noqa: E402
-import vllm.triton_utils  # noqa: E402
-from triton.backends.compiler import GPUTarget  # noqa: E402
-from triton.language.extra import libdevice  # noqa: E402
-from triton.runtime.jit import JITFunction  # noqa: E402
+import torch
+import triton
+import triton.language as tl
+import vllm.triton_utils
+from triton.backends.compiler import GPUTarget
+from triton.language.extra import libdevice
+from triton.runtime.jit import JITFunction
 
 # The CPU build has the kernels, but does without Triton.
 vllm.triton_utils.triton, vllm.triton_utils.tl = triton, tl
@@ -58,7 +58,9 @@ class Compiler:
         triton.runtime.driver.set_active(self)
         run = JITFunction.run
 
-        def compile_only(kernel: Any, *arguments: Any, grid: Any, warmup: bool, **named: Any) -> None:
+        def compile_only(
+            kernel: Any, *arguments: Any, grid: Any, warmup: bool, **named: Any
+        ) -> None:
             began = time.monotonic()
             try:
                 compiled = run(kernel, *arguments, grid=grid, warmup=True, **named)
@@ -91,8 +93,7 @@ class Compiler:
     def add(self, kernel: str, began: float, **found: Any) -> None:
         seconds = round(time.monotonic() - began, 1)
         row = {"capability": self.capability, "case": self.case, "kernel": kernel, "fault": None}
-        builds = {"vllm": vllm.__version__, "triton": triton.__version__, "seconds": seconds}
-        self.lines.write(json.dumps(row | found | builds) + "\n")
+        self.lines.write(json.dumps(row | found | {"seconds": seconds}) + "\n")
         self.lines.flush()
 
     def measure(self, compiled: Any) -> Row:
@@ -145,10 +146,12 @@ def describe(fault: Exception) -> str:
 def main() -> None:
     job = json.load(sys.stdin)
     torch.set_num_threads(1)
-    with Path(job["outcome"]).open("w") as lines:
+    with Path(job["rows"]).open("w") as lines:
         compiler = Compiler(job["capability"], lines)
         for case in job.get("cases") or kernel_launches.list_cases(compiler.architecture):
             compiler.launch(case)
+    builds = {"vllm": vllm.__version__, "triton": triton.__version__}
+    Path(job["outcome"]).write_text(json.dumps(builds))
 
 
 if __name__ == "__main__":
