@@ -5,8 +5,8 @@ is compiled by Triton and its ptxas for an architecture, and the memory that the
 compared with what a thread block may have there. It shows neither results nor speed.
 
 It runs in that build's environment. The job comes on stdin as JSON: `capability`; `cases`, if not
-all are to be launched; `rows`, the file that gets a line of JSON per kernel; and `outcome`, the file
-for the versions, which is written last.
+all are to be launched; `rows`, the file that gets a line of JSON per kernel; and `outcome`, the
+file for the versions, which is written last.
 """
 
 import json

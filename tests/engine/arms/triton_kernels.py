@@ -1,8 +1,8 @@
 """vLLM's Triton kernels on a CPU, in Triton's interpreter: attention and rejection sampling.
 
 The job names a file of cases by kernel and name, and one for what they return; `narrow` says that
-no vocabulary has more than 16 tokens. vLLM's CPU build has the kernels but no Triton, so they get it
-here, before they are imported.
+no vocabulary has more than 16 tokens. vLLM's CPU build has the kernels but no Triton, so they get
+it here, before they are imported.
 """
 
 import json
