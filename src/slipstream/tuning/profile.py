@@ -77,7 +77,7 @@ def make_profile(
     if not kinds:
         raise InvalidInputError(
             "no kind of prompt has drafts",
-            hint="use a drafter whose drafts are accepted; slipstream bench shows it",
+            hint="use a drafter whose drafts are accepted, as this shows: slipstream bench",
         )
     steps, shares = fit_step_time(points), dict.fromkeys(kinds, 1 / len(kinds))
     model = SpeedModel(steps, tuple(acceptance), shares, max_sequences)

@@ -152,7 +152,7 @@ def test_what_cannot_be_deployed_is_refused(
 def test_a_rank_gets_its_plan_and_its_secret_once_the_weights_are_there(
     monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    monkeypatch.setattr("slipstream.cli.weights.Weights.localize", lambda _, plan: plan)
+    monkeypatch.setattr("slipstream.cli.weights.WeightsOnDisk.localize", lambda _, plan: plan)
     addresses = {"model-0.model": "10.1.0.4", "model-0-1.model": "10.1.0.5"}
     make = partial(make_rank_plan, resolve=addresses.__getitem__)
     monkeypatch.setattr("slipstream.cli.deploy.make_rank_plan", make)

@@ -119,7 +119,7 @@ def test_a_goal_that_nothing_holds_leaves_with_4(capsys: Capture) -> None:
         (("--rate", "code=1", *SPARK, "--hours", "1", "0.5"), "--hours has 2 shares"),
         (("--rate", "code=1", *SPARK, "--price", "5/y"), "neither an amount per hour"),
         (("--rate", "code=1", *SPARK, "--day", "--arithmetic"), "--day is a simulation"),
-        (("--rate", "code=1", *SPARK, "--goal", "fast"), "is not known here"),
+        (("--rate", "code=1", *SPARK, "--goal", "fast"), "is unknown"),
     ],
 )
 def test_what_cannot_be_sized_is_refused(

@@ -47,7 +47,7 @@ def plan_other_methods(
     """Plan the target of a plan with each other method; plain is none of them."""
     if drafters and find_local(options.target).is_file():
         raise UsageError(
-            "--methods and a saved plan exclude each other",
+            "--methods and a saved plan cannot be combined",
             hint=f"slipstream tune {chosen.target} --methods {min(drafters)}",
         )
     known = {PLAIN, chosen.speculation.method.value if chosen.speculation else PLAIN}
@@ -66,7 +66,7 @@ def _require_no_other_choice(options: argparse.Namespace) -> None:
         "a saved plan": find_local(options.target).is_file(),
     }
     if excluded := [name for name, value in others.items() if value]:
-        raise UsageError(f"--methods and {excluded[0]} exclude each other", hint=HINT)
+        raise UsageError(f"--methods and {excluded[0]} cannot be combined", hint=HINT)
 
 
 def read_methods(words: Sequence[str]) -> dict[str, str | None]:

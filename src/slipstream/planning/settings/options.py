@@ -170,7 +170,7 @@ def _require_one_method(
     if drafter and method in METHODS and METHODS[str(method)].needs == "nothing":
         given.append("--drafter")
     if len(given) > 1:
-        raise UsageError(f"{' and '.join(given)} exclude each other", hint="leave out all but one")
+        raise UsageError(f"{' and '.join(given)} cannot be combined", hint="leave out all but one")
 
 
 def read_engine_arguments(words: Sequence[str], source: Source, because: str) -> EngineOptions:
@@ -201,7 +201,7 @@ def _gather_speculation(given: dict[str, Any]) -> dict[str, Any]:
     for flag, key in _SHORT_FORMS.items():
         if flag in given and key in parts:
             raise UsageError(
-                f"{flag} and {key} of {SPECULATION} exclude each other",
+                f"{flag} and {key} of {SPECULATION} cannot be combined",
                 hint="leave out all but one",
             )
         if flag in given:

@@ -136,7 +136,7 @@ class Site:
     def _reachrequest(self, *_: object) -> CommandResult:
         return say('{"reached": []}')
 
-    def _judgerun(self, machine: str, *_: object) -> CommandResult:
+    def _evaluaterun(self, machine: str, *_: object) -> CommandResult:
         return say(self.verdicts[machine].to_json())
 
     def _balancerrequest(

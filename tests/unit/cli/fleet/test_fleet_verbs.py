@@ -133,7 +133,7 @@ def test_up_leaves_what_runs_alone_and_tells_who_failed(site: Site, capsys: Capt
     assert sorted(site.far.list_asked("serve")) == ["one", "two"]
     shown = capsys.readouterr().err
     assert "one did not become ready: failed: now failed" in shown
-    assert "two did not get ready" in shown
+    assert "two did not become ready" in shown
     assert "slipstream fleet logs one" in shown
 
 
@@ -329,7 +329,7 @@ def test_init_writes_a_file_that_plan_reads(
         ("fe80::1%eth0", None),
     ]
     assert run(words, {}) == 2
-    assert "there is a fleet.toml already" in capsys.readouterr().err
+    assert "fleet.toml already exists" in capsys.readouterr().err
 
 
 def test_an_unknown_verb_or_group_comes_with_the_nearest(site: Site, capsys: Capture) -> None:

@@ -141,7 +141,7 @@ def test_a_step_that_does_not_end_in_time_is_rolled_back(
     site.far.meddle = take_too_long
     write_replicas(tmp_path, context=384)
     assert run(["fleet", "roll"], {}) == 4
-    assert f"because of b, {verb}: two: no end of the command" in capsys.readouterr().out
+    assert f"because of b, {verb}: two: the command did not end" in capsys.readouterr().out
     assert set(site.contexts.values()) == {512}
     assert {one.state for one in site.runs.values()} == {"ready"}
     assert set(site.states.values()) == {"open"}

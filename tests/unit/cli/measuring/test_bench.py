@@ -164,7 +164,7 @@ def test_a_server_that_forbids_salts_is_measured_with_its_cache_as_it_is(capsys:
         (("bench", "mine"), 1, "no run mine is live"),
         (("bench", "http://127.0.0.1:9", "--html", "no/it.html"), 1, "there is no folder"),
         (("bench", "http://127.0.0.1:9"), 3, "no answer from http://127.0.0.1:9"),
-        (("bench", "http://127.0.0.1:9", *FEW, "--rate", "2"), 2, "exclude each other"),
+        (("bench", "http://127.0.0.1:9", *FEW, "--rate", "2"), 2, "cannot be combined"),
         (
             ("bench", "http://127.0.0.1:9", "--workload", "agent", "--rate", "2"),
             2,
@@ -218,7 +218,9 @@ def test_compare_asks_one_task_at_a_time_and_for_calls_that_both_engines_parse(
         raise InvalidInputError("enough", hint="none")
 
     monkeypatch.setattr(Comparing, "run", stop)
-    monkeypatch.setattr("slipstream.cli.measuring.compare.Weights.localize", lambda _, plan: plan)
+    monkeypatch.setattr(
+        "slipstream.cli.measuring.compare.WeightsOnDisk.localize", lambda _, plan: plan
+    )
     options = (*write_pair(here), "--context", "2048", "--workload", "agent")
     assert run(["compare", *options, *words], {}) == 1
     (comparing,) = runs
@@ -236,4 +238,4 @@ def test_a_plan_without_drafts_has_nothing_to_compare_or_tune(
 ) -> None:
     write_pair(here)
     assert run([verb, "target", "--no-speculation"], {}) == 1
-    assert f"has no drafts to {verb}" in capsys.readouterr().err
+    assert f"there is nothing to {verb}" in capsys.readouterr().err

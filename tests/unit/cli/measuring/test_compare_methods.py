@@ -45,7 +45,9 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
     monkeypatch.setattr(
         "slipstream.cli.planning.method_plans.plan_plain", lambda plan, _: plan.without_drafts()
     )
-    monkeypatch.setattr("slipstream.cli.measuring.compare.Weights.localize", lambda _, plan: plan)
+    monkeypatch.setattr(
+        "slipstream.cli.measuring.compare.WeightsOnDisk.localize", lambda _, plan: plan
+    )
     monkeypatch.setattr("slipstream.measuring.comparing.comparison.measure_start", start)
     return asked
 
@@ -105,7 +107,7 @@ def test_saved_plans_are_held_against_the_first_of_them(capsys: Capture) -> None
     for more, told in (
         (["--against", "plain.json", "./ngram.json"], "compare up to 8 plans in different files"),
         (["--against", *["plain.json"] * 8], "compare up to 8 plans in different files"),
-        (["--methods", "dflash", "ngram"], "--methods and a saved plan exclude each other"),
+        (["--methods", "dflash", "ngram"], "--methods and a saved plan cannot be combined"),
     ):
         assert run(["compare", "ngram.json", *more], {}) == 2
         assert told in capsys.readouterr().err

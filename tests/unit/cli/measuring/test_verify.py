@@ -90,7 +90,7 @@ def test_a_drafter_that_changes_the_text_leaves_with_4_and_a_short_prompt(
     shown = capsys.readouterr()
     assert shown.out.startswith("FAILED: Speculation changes the text: ")
     assert "shortest prompt" in shown.out
-    assert "happens again" in shown.out
+    assert "is reproduced by" in shown.out
     assert "plain, alone: 1 of 1" in shown.err
     assert "drafted: the engine starts" in shown.err
 
@@ -133,7 +133,7 @@ def test_what_changes_the_text_by_design_is_planned_with_a_warning_and_never_cer
 
 def test_without_drafts_there_is_nothing_to_verify(pair: list[str], capsys: Capture) -> None:
     assert run(["verify", *pair, "--no-speculation"], os.environ) == 1
-    assert "has no drafts to verify" in capsys.readouterr().err
+    assert "there is nothing to verify" in capsys.readouterr().err
     assert run(["verify", *pair, "--html", "nowhere/page.html"], os.environ) == 1
     assert "there is no folder" in capsys.readouterr().err
 
@@ -264,5 +264,5 @@ def test_a_run_that_does_not_serve_is_named(
     folder = RunFolder(tmp_path / "run")
     folder.write(folder.read().model_copy(update={"url": None}))
     assert run(["verify", str(folder.path)], {}) == 1
-    assert "toy-1 does not serve" in capsys.readouterr().err
+    assert "toy-1 is not serving" in capsys.readouterr().err
     assert run(["verify", str(folder.path), "--html", "page.html"], {}) == 2

@@ -114,7 +114,7 @@ def test_the_target_is_in_8_bits_where_those_are_measured_to_be_faster(
     assert run(["demo", "--json"], os.environ) == 0
     done = Demo.model_validate_json(capsys.readouterr().out)
     assert done.conditions.model == name
-    assert ("answers 0.30 of the time" in done.quantized) is (name != "toy")
+    assert ("takes 0.30 of the time" in done.quantized) is (name != "toy")
 
 
 def test_arguments_for_the_engine_take_the_place_of_ours(engines: Engines) -> None:

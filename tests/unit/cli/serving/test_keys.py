@@ -48,7 +48,7 @@ def test_keys_are_listed_without_themselves(capsys: Capture, file: Path) -> None
     file.write_text(file.read_text() + json.dumps(expired | {"id": "old"}) + "\n")
     assert run(["keys", "list"], {}) == 0
     header, first, second, third = capsys.readouterr().out.splitlines()
-    assert header.split() == ["ID", "CREATED", "EXPIRES", "TERMS", "NAME"]
+    assert header.split() == ["ID", "CREATED", "EXPIRES", "LIMITS", "NAME"]
     today = f"{made[0].key.created:%Y-%m-%d}"
     assert first.split() == [made[0].key.id, today, "never", "default", "ann"]
     assert second.split() == [made[1].key.id, today, f"{made[1].key.expires:%Y-%m-%d}", "default"]

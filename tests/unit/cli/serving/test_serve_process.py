@@ -23,7 +23,7 @@ DRIVER = """
 import os, sys, time
 from concurrent.futures import ThreadPoolExecutor
 from slipstream.cli import main
-from slipstream.cli.weights import Weights
+from slipstream.cli.weights import WeightsOnDisk
 from slipstream.serving.run import RunFolder
 state, number, begin = sys.argv[1], int(sys.argv[2]), RunFolder.begin
 
@@ -40,7 +40,7 @@ def plan(self, run):
 
 if state == "planned":
     RunFolder.begin = plan
-Weights.localize = download
+WeightsOnDisk.localize = download
 sys.argv = ["slipstream", *sys.argv[3:]]
 main.run_and_exit()
 """

@@ -133,7 +133,7 @@ def test_the_draft_length_is_bounded_until_it_is_any_again(
     assert [(order.least, order.most) for order in heard] == [
         *((None, None), (2, 5), (None, 0), (None, None)),
     ]
-    assert capsys.readouterr().out.splitlines()[0] == "drafts have 2 to 5 tokens from now on"
+    assert capsys.readouterr().out.splitlines()[0] == "the draft length is 2 to 5 from now on"
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def test_a_holder_that_cannot_be_sure_any_more_changes_nothing(
         change(tmp_path, THEIRS, action="release", epoch=2)
         clock += SURE_SECONDS + 1
         for _ in range(2):
-            with pytest.raises(LeaseLostError, match="taken over"):
+            with pytest.raises(LeaseLostError, match="took the fleet over"):
                 held.send("two", b"5", "file")
     assert [*far.files.values()] == [b"4"]
 
@@ -144,7 +144,7 @@ def test_while_the_first_machine_is_down_one_of_those_that_force_has_the_lease(
                 clock += 0.3
                 with pytest.raises(UnreachableError, match="one"):
                     before.send("two", b"0", "file")
-                with pytest.raises(LeaseLostError, match="taken over"):
+                with pytest.raises(LeaseLostError, match="took the fleet over"):
                     first.send("two", b"2", "file")
                 second.send("two", b"3", "file")
             far.down.add("two")

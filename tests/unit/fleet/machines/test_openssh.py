@@ -92,7 +92,7 @@ def test_a_command_and_an_output_without_an_end_are_ended(
 @pytest.mark.parametrize(
     ("said", "cause", "hint"),
     [
-        ("Host key verification failed.", "host key is not known", "ssh -p 2022 me@far"),
+        ("Host key verification failed.", "host key is unknown", "ssh -p 2022 me@far"),
         ("me@far: Permission denied (publickey)", "no key of", "ssh-copy-id -p 2022 me@far"),
         (
             "ssh: Could not resolve hostname far",

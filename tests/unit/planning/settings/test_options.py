@@ -95,7 +95,7 @@ def test_words_for_the_engine_win_over_flags_and_flags_over_variables() -> None:
     ],
 )
 def test_two_ways_of_drafting_exclude_each_other(options: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="exclude each other"):
+    with pytest.raises(UsageError, match="cannot be combined"):
         make_options(**options)
 
 
