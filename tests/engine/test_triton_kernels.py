@@ -259,9 +259,9 @@ def test_kernels_of_plans_compile_and_fit(compiled: list[Kernel]) -> None:
     kernels = [one for one in compiled if one.case in CASES]
     assert {one.case for one in kernels} == {*CASES}
     assert [one for one in kernels if one.fault is not None] == []
-    assert all(one.shared is not None and one.registers for one in kernels)
+    assert all(one.registers for one in kernels)
     attention = next(one for one in kernels if one.kernel == "kernel_unified_attention")
-    assert attention.shared > 4096, "a tile of keys and one of values"
+    assert (attention.shared or 0) > 4096, "a tile of keys and one of values"
 
 
 @pytest.mark.parametrize("case", PLANTED)
@@ -269,5 +269,5 @@ def test_a_planted_fault_is_reported(case: str, compiled: list[Kernel]) -> None:
     kernel, fault = PLANTED[case]
     (found,) = (one for one in compiled if one.case == case and one.fault is not None)
     assert found.kernel == kernel
-    assert fault in found.fault
+    assert fault in str(found.fault)
     assert any(fault in line for line in summarize_kernels(compiled))

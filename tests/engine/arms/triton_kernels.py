@@ -135,8 +135,15 @@ def spare_time() -> None:
     recovery.kernel = Narrowed(recovery.kernel)
     for name in ("_compute_local_logits_stats_kernel", "_resample_kernel"):
         setattr(verification, name, Narrowed(getattr(verification, name)))
-    # A launch has patched the language already, and every function does so again.
-    InterpretedFunction.__call__ = lambda self, *given, **named: self.rewrite()(*given, **named)
+    call = InterpretedFunction.__call__
+
+    def call_patched(function: Any, *arguments: Any, **named: Any) -> Any:
+        """Call a function without patching the language again, which its kernel did."""
+        if function.fn.__globals__.get("tl") is tl:
+            return function.rewrite()(*arguments, **named)
+        return call(function, *arguments, **named)
+
+    InterpretedFunction.__call__ = call_patched
 
 
 def run(kernel: str, case: dict[str, Any]) -> torch.Tensor:
