@@ -121,8 +121,8 @@ SHARES = {
 # The target believes that drafts are drawn from its own distribution, and accepts them all.
 BIASED = "drafts of another distribution"
 RUNNERS = ("V1", "V2")
-# The interpreter takes 46 ms for a draw on V2.
-DRAWS, WEEKLY_DRAWS = 400, 4000
+# The interpreter takes 23 ms for a draw on V2.
+DRAWS, WEEKLY_DRAWS = 300, 4000
 # Of chi-square with seven degrees of freedom: exceeded once in a million.
 LIMIT = 40.5
 
@@ -171,13 +171,12 @@ def version(request: pytest.FixtureRequest) -> Version:
     return request.param, given
 
 
-def interpret(version: Version, cases: Cases, scratch: Path, *, narrow: bool) -> Found:
+def interpret(version: Version, cases: Cases, scratch: Path) -> Found:
     """Run kernels on all cases, in one process."""
     files = {name: str(scratch / f"{name}.pt") for name in ("cases", "results")}
     torch.save(cases, files["cases"])
     environment = {**version[1], "TRITON_INTERPRET": "1", "PYTHONWARNINGS": "ignore"}
-    job = {**files, "narrow": narrow}
-    outcome = run_engine_script("triton_kernels.py", job, scratch, environment)
+    outcome = run_engine_script("triton_kernels.py", files, scratch, environment)
     assert outcome["version"] == version[0]
     found: Found = torch.load(files["results"])
     return found
@@ -185,18 +184,11 @@ def interpret(version: Version, cases: Cases, scratch: Path, *, narrow: bool) ->
 
 @pytest.fixture(scope="module")
 def found(version: Version, tmp_path_factory: pytest.TempPathFactory) -> Found:
-    scratch = tmp_path_factory.mktemp("found")
     cases = {("attention", name): case for name, case in ATTENTION.items()}
-    cases |= {(runner, "greedy"): make_greedy() for runner in RUNNERS}
-    return interpret(version, cases, scratch, narrow=False)
-
-
-@pytest.fixture(scope="module")
-def drawn(version: Version, tmp_path_factory: pytest.TempPathFactory) -> Found:
-    scratch = tmp_path_factory.mktemp("drawn")
-    names = (*SHARES, BIASED)
-    cases = {(runner, name): make_draws(name) for runner in RUNNERS for name in names}
-    return interpret(version, cases, scratch, narrow=True)
+    for runner in RUNNERS:
+        cases[runner, "greedy"] = make_greedy()
+        cases |= {(runner, name): make_draws(name) for name in (*SHARES, BIASED)}
+    return interpret(version, cases, tmp_path_factory.mktemp("found"))
 
 
 @pytest.mark.parametrize("name", ATTENTION)
@@ -220,21 +212,21 @@ def test_greedy_verification_takes_the_targets_tokens(runner: str, found: Found)
 @pytest.mark.parametrize("name", SHARES)
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_sampled_verification_keeps_the_targets_distribution(
-    runner: str, name: str, drawn: Found
+    runner: str, name: str, found: Found
 ) -> None:
-    require_unbiased(drawn[runner, name], name)
+    require_unbiased(found[runner, name], name)
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
-def test_a_planted_bias_is_found(runner: str, drawn: Found) -> None:
-    assert measure_bias(drawn[runner, BIASED]) > 4 * LIMIT
+def test_a_planted_bias_is_found(runner: str, found: Found) -> None:
+    assert measure_bias(found[runner, BIASED]) > 4 * LIMIT
 
 
 @pytest.mark.weekly
 def test_sampled_verification_keeps_it_over_many_draws(version: Version, tmp_path: Path) -> None:
     name = "drawn drafts"
     cases = {("V2", name): make_draws(name, WEEKLY_DRAWS)}
-    require_unbiased(interpret(version, cases, tmp_path, narrow=True)["V2", name], name)
+    require_unbiased(interpret(version, cases, tmp_path)["V2", name], name)
 
 
 # Of one architecture, with the least shared memory: the judge compiles all cases for all of them.
@@ -267,9 +259,9 @@ def test_kernels_of_plans_compile_and_fit(compiled: list[Kernel]) -> None:
     kernels = [one for one in compiled if one.case in CASES]
     assert {one.case for one in kernels} == {*CASES}
     assert [one for one in kernels if one.fault is not None] == []
-    assert all(one.shared is not None and one.registers for one in kernels)
+    assert all(one.registers for one in kernels)
     attention = next(one for one in kernels if one.kernel == "kernel_unified_attention")
-    assert attention.shared > 4096, "a tile of keys and one of values"
+    assert (attention.shared or 0) > 4096, "a tile of keys and one of values"
 
 
 @pytest.mark.parametrize("case", PLANTED)
@@ -277,5 +269,5 @@ def test_a_planted_fault_is_reported(case: str, compiled: list[Kernel]) -> None:
     kernel, fault = PLANTED[case]
     (found,) = (one for one in compiled if one.case == case and one.fault is not None)
     assert found.kernel == kernel
-    assert fault in found.fault
+    assert fault in str(found.fault)
     assert any(fault in line for line in summarize_kernels(compiled))
