@@ -261,7 +261,7 @@ def test_the_engine_logs_no_line_per_request_unless_it_is_asked_to(
 )
 def test_nothing_listens_beside_the_gate(words: tuple[str, ...]) -> None:
     plan = bare_plan("--host", "127.0.0.1", *words)
-    with pytest.raises(InvalidInputError, match=f"{words[0]} has the engine listen") as refused:
+    with pytest.raises(InvalidInputError, match=f"{words[0]} makes the engine listen") as refused:
         put_behind_gate(plan, FOLDER)
     assert "--no-gate" in refused.value.hint
     assert words[0] in leave_without_gate(plan).argv()
@@ -281,7 +281,7 @@ def test_only_a_rank_that_follows_may_be_headless() -> None:
         assert argv[:3] == ["python", "-m", "slipstream.vllm_plugin.headless"]
         assert "--headless" in argv
         assert not {"--host", "--port", "--uds", "--middleware"} & {*argv}
-    with pytest.raises(InvalidInputError, match="--grpc has the engine listen"):
+    with pytest.raises(InvalidInputError, match="--grpc makes the engine listen"):
         follow_head(follower.change(rest={"--grpc": Choice(True, "user", "")}))
 
 

@@ -122,10 +122,10 @@ def test_saved_plans_are_held_against_the_first_of_them(capsys: Capture) -> None
         (["dflash", "medusa"], "unknown method 'medusa'"),
         (["dflash", "ngram=mine"], "'ngram=mine' names no drafter that ngram could use"),
         (["dflash=", "ngram"], "'dflash=' names no drafter that dflash could use"),
-        (["dflash", "plain", "--against", "a.json"], "--methods and --against exclude"),
-        (["dflash", "plain", "--no-speculation"], "--methods and --method exclude"),
-        (["dflash", "plain", "--drafter", "mine"], "--methods and --drafter exclude"),
-        (["dflash", "plain", "--method", "ngram"], "--methods and --method exclude"),
+        (["dflash", "plain", "--against", "a.json"], "--methods and --against cannot be combined"),
+        (["dflash", "plain", "--no-speculation"], "--methods and --method cannot be combined"),
+        (["dflash", "plain", "--drafter", "mine"], "--methods and --drafter cannot be combined"),
+        (["dflash", "plain", "--method", "ngram"], "--methods and --method cannot be combined"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_before_anything_is_planned(

@@ -248,7 +248,7 @@ def test_sglangs_dflash_is_refused_for_a_cpu(capsys: Capture) -> None:
         ([QWEN, "--", "--max-model-length", "9"], 2, "hint: --max-model-len"),
         ([QWEN, "--", "--model", "another/model"], 2, "hint: slipstream plan another/model"),
         ([QWEN, "--", "--gpu-memory-utilization", "1.5"], 2, "--gpu-memory-utilization"),
-        ([QWEN, "--", "--spec-tokens=3", f"{SPEC}.num_speculative_tokens=4"], 2, "exclude"),
+        ([QWEN, "--", "--spec-tokens=3", f"{SPEC}.num_speculative_tokens=4"], 2, "combined"),
         ([QWEN, "--", "stray"], 2, "'stray' is not a value"),
         ([QWEN, "--host", "gb10", "--", "--spec-model", "me/mine"], 1, "me/mine"),
     ],

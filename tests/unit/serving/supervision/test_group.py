@@ -127,8 +127,8 @@ def test_when_the_link_is_cut_both_sides_end_and_start_again_once_it_is_back(
         await stage.reach_ready(times=stage.head.count("ready") + 1)
 
     stage.serve(cut_for_a_while)
-    assert "rank 1 (two, 127.0.0.2) is silent" in stage.head.messages()
-    assert "rank 0 (one, 127.0.0.1) is silent" in stage.follower.messages()
+    assert "no report from rank 1 (two, 127.0.0.2)" in stage.head.messages()
+    assert "no report from rank 0 (one, 127.0.0.1)" in stage.follower.messages()
     assert stage.head.run.rungs == ()
 
 

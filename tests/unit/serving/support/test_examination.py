@@ -195,7 +195,7 @@ def test_a_run_that_others_may_read_is_told(site: Site) -> None:
     folder, run = keep(site.runs_root)
     folder.path.chmod(0o755)
     (check,) = find(replace(site, runs=((folder, run),)), "files")
-    assert check.message == f"others can read {folder.path}"
+    assert check.message == f"other users can read {folder.path}"
 
 
 @pytest.mark.parametrize("term", ["gate_file", "plan_file"])

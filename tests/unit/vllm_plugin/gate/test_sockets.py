@@ -110,7 +110,7 @@ def test_a_body_that_does_not_come_is_given_up_and_others_are_served(tmp_path: P
         for connection in slow:
             given = read_to_end(connection)
             assert status_of(given) == 408
-            assert b"the body did not come within 1 s" in given
+            assert b"the body did not arrive within 1 s" in given
             connection.close()
         assert 1.0 <= time.monotonic() - started < 30
     assert len(engine.bodies) == 1

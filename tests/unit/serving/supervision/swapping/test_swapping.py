@@ -212,7 +212,7 @@ def test_an_engine_with_half_a_drafter_is_replaced(theatre: Theatre) -> None:
         await stage.reach("ready", times=2)
 
     theatre.serve(act)
-    assert "no drafter is complete" in theatre.stage.messages()
+    assert "no drafter is fully loaded" in theatre.stage.messages()
     assert theatre.run.last_swap is not None
     assert theatre.run.last_swap.outcome == "failed"
     assert "the engine ended during the swap" in theatre.run.last_swap.message

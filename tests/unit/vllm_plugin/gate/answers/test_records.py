@@ -321,7 +321,7 @@ def test_where_others_can_read_nothing_is_recorded(
     assert [ask_chat(gate).status_code for _ in range(2)] == [200, 200]
     assert file.read_bytes() == b""
     assert [record.getMessage() for record in caplog.records] == [
-        f"no more requests are recorded: others can read {tmp_path / 'traffic'}"
+        f"no more requests are recorded: other users can read {tmp_path / 'traffic'}"
     ]
 
 
