@@ -180,7 +180,7 @@ def interpret(version: Version, cases: Cases, scratch: Path) -> Found:
     files = {name: str(scratch / f"{name}.pt") for name in ("cases", "results")}
     torch.save(cases, files["cases"])
     environment = {**version[1], "TRITON_INTERPRET": "1", "PYTHONWARNINGS": "ignore"}
-    outcome = run_engine_script("triton_kernels.py", files, scratch, environment)
+    outcome = run_engine_script("interpreted_kernels.py", files, scratch, environment)
     assert outcome["version"] == version[0]
     found: Found = torch.load(files["results"])
     return found

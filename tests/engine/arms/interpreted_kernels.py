@@ -1,7 +1,8 @@
 """vLLM's Triton kernels on a CPU, in Triton's interpreter: attention and rejection sampling.
 
 The job names a file of cases by kernel and name, and one for what they return. vLLM's CPU build
-has the kernels but no Triton, so they get it here, before they are imported.
+has the kernels but no Triton, so they get it here, before they are imported. A script of this
+folder must not be called triton_kernels: vLLM imports that name if it is there.
 """
 
 import json
