@@ -162,5 +162,5 @@ def test_a_machine_whose_host_key_changed_is_not_talked_to(bed: Bed) -> None:
         shown = fleet_verb(bed, "status")
     finally:
         known.write_text(kept)
-    assert "two cannot be reached: its host key is not known here" in shown.stdout
+    assert "two cannot be reached: its host key is unknown here" in shown.stdout
     assert "hint: ssh two" in shown.stdout
