@@ -20,7 +20,7 @@ from tests.judge.compiled import Kernel, read_kernels, summarize_kernels
 pytestmark = [pytest.mark.engine, pytest.mark.beside]
 
 REPOSITORY = Path(__file__).parents[2]
-WORKER = REPOSITORY / "tests" / "judge" / "kernels.py"
+WORKER = REPOSITORY / "tests" / "judge" / "compile_kernels.py"
 ENGINE: Any = SimpleNamespace(**runpy.run_path(str(REPOSITORY / "scripts" / "engine")))
 BLOCK, HEADS, SHARED = 16, 2, 2
 # Queries of a sequence, and its keys with them: the first is drafts, the last a prompt.

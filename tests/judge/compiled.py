@@ -1,4 +1,4 @@
-"""What kernels.py says of the kernels that it compiled."""
+"""What compile_kernels.py says of the kernels that it compiled."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator

@@ -6,7 +6,8 @@ compared with what a thread block may have there. It shows neither results nor s
 
 It runs in that build's environment. The job comes on stdin as JSON: `capability`; `cases`, if not
 all are to be launched; `rows`, the file that gets a line of JSON per kernel; and `outcome`, the
-file for the versions, which is written last.
+file for the versions, which is written last. Its name is not `kernels`, which transformers would
+import from here.
 """
 
 import json
