@@ -200,7 +200,7 @@ def _read_name(name: str) -> x509.GeneralName:
         return x509.DNSName(name)
 
 
-MACHINE, FRONT, AUTHORITY = "machine.pem", "front.pem", "ca.pem"
+MACHINE, BALANCER, AUTHORITY = "machine.pem", "balancer.pem", "ca.pem"
 TLS_FOLDER = "tls"
 _SECONDS = 30.0
 _OVERWRITE = 'set -e; umask 077; for f; do cat "$f.next" > "$f"; rm "$f.next"; done'
@@ -254,7 +254,7 @@ def add_certificates(far: Machines, status: FleetStatus) -> FleetStatus:
         return status
 
     def find_end(machine: str) -> datetime | None:
-        files = [MACHINE, *([FRONT] if _is_balancer(far.fleet, machine) else [])]
+        files = [MACHINE, *([BALANCER] if _is_balancer(far.fleet, machine) else [])]
         found = [far.read(machine, f"{TLS_FOLDER}/{file}") for file in files]
         with suppress(ValueError):
             loaded = [x509.load_pem_x509_certificate(pem) for pem in found if pem]
@@ -277,13 +277,13 @@ def _certify(
 ) -> Delivery:
     own = _list_names(far.fleet, machine)
     certificate = _renew(far, authority, machine, MACHINE, own, now)
-    front = None
+    renewed = None
     if _is_balancer(far.fleet, machine):
         wanted = [*names, *own, *_list_claimed_names(far, authority, machine)]
-        front = _renew(far, authority, machine, FRONT, wanted, now)
-        if certificate or front:
+        renewed = _renew(far, authority, machine, BALANCER, wanted, now)
+        if certificate or renewed:
             ask_balancer(far, "reload")
-    return Delivery(machine=machine, certificate=certificate, front=front)
+    return Delivery(machine=machine, certificate=certificate, front=renewed)
 
 
 def deliver_keys(far: Machines) -> dict[str, Delivery | SlipstreamError]:
@@ -311,7 +311,7 @@ def require_certificates(far: Machines, groups: Iterable[str]) -> None:
     heads = [far.fleet.groups[name].machines[0] for name in groups]
 
     def has_one(machine: str) -> bool:
-        file = FRONT if _is_balancer(far.fleet, machine) else MACHINE
+        file = BALANCER if _is_balancer(far.fleet, machine) else MACHINE
         return bool(far.read(machine, f"{TLS_FOLDER}/{file}"))
 
     answers = ask_all({*heads, far.fleet.balancer.machine}, has_one)
@@ -366,7 +366,7 @@ def _list_claimed_names(far: Machines, authority: Authority, machine: str) -> li
     own = [view.address] if view.address else []
     # An address of a link alone is known to its neighbours only.
     usable = [one for one in (*own, *listed) if not one.startswith("fe80:")]
-    shown = far.read(machine, f"{TLS_FOLDER}/{FRONT}") or b""
+    shown = far.read(machine, f"{TLS_FOLDER}/{BALANCER}") or b""
     claimed = [*usable, "localhost", "127.0.0.1", *authority.list_names(shown)]
     machines = [one for one in far.fleet.machines if one != machine]
     others = {name for one in machines for name in _list_names(far.fleet, one)}

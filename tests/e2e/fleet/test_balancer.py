@@ -115,7 +115,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     )
     (made.fleet / "tls").mkdir()
     (made.fleet / "tls" / "ca.pem").write_bytes(authority.pem)
-    for file in ("front.pem", "machine.pem"):
+    for file in ("balancer.pem", "machine.pem"):
         issued = authority.issue(["spark-1", "localhost", "127.0.0.1", "::1"], NOW)
         (made.fleet / "tls" / file).write_bytes(issued.certificate)
         (made.fleet / "tls" / f"{file}.key").write_bytes(issued.key)

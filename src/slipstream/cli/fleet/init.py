@@ -30,7 +30,7 @@ def add_arguments(add: OptionAdder) -> None:
     add("--name NAME", "name of the fleet", default="fleet")
     add("--together", "run one engine over all machines (default: one on each)")
     text = "additional host name in the load balancer's certificate; may be repeated"
-    add("--front-name HOST", text, action="append", default=[])
+    add("--balancer-name HOST", text, action="append", default=[])
     add_force(add)
 
 
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         if authority is None:
             authority = make_authority(folder, fleet.name, now)
             screen.show_progress(f"created a certificate authority; its key stays in {folder}")
-        answers = deliver(held, authority, now=now, names=options.front_name)
+        answers = deliver(held, authority, now=now, names=options.balancer_name)
     show_deliveries(answers, screen)
     return ExitCode.DONE
 

@@ -112,7 +112,8 @@ def _render_clients(balancer: BalancerPlan) -> str:
     gets = " ".join(path for method, path in planned if method == "GET")
     posts = " ".join(path for method, path in planned if method == "POST")
     lines = [
-        f'bind "${{{ANY_ADDRESS}}}:{balancer.port}" v4v6 ssl crt ../tls/front.pem alpn h2,http/1.1',
+        f'bind "${{{ANY_ADDRESS}}}:{balancer.port}" v4v6 ssl crt ../tls/balancer.pem '
+        "alpn h2,http/1.1",
         # The gate takes nobody for this machine who comes with it.
         "option forwardfor",
         # vLLM's own: any page may read what it gets.

@@ -9,7 +9,7 @@ from cryptography import x509
 from slipstream import __version__
 from slipstream.cli.main import run
 from slipstream.fleet.machines.commands import CommandResult
-from slipstream.fleet.trust import FRONT, MACHINE, MACHINE_DAYS, DeliveryList, read_authority
+from slipstream.fleet.trust import BALANCER, MACHINE, MACHINE_DAYS, DeliveryList, read_authority
 from slipstream.serving.access.keys import make_key
 from tests.unit.cli.fleet.site import NUMBERS, Site, bring_up, make_replicas
 from tests.unit.fleet.far_machines import NOW, say
@@ -32,7 +32,7 @@ def list_names(pem: bytes) -> set[str]:
 def test_init_gives_every_machine_a_certificate_and_the_keys_and_keeps_its_own_key(
     site: Site, tmp_path: Path, capsys: Capture
 ) -> None:
-    assert run(["fleet", "init", "--json", "--front-name", "llm.example.org"], {}) == 0
+    assert run(["fleet", "init", "--json", "--balancer-name", "llm.example.org"], {}) == 0
     told = DeliveryList.model_validate_json(capsys.readouterr().out)
     assert {one.machine: one.keys for one in told.deliveries} == dict.fromkeys(NUMBERS, 1)
     for machine in NUMBERS:
@@ -43,10 +43,10 @@ def test_init_gives_every_machine_a_certificate_and_the_keys_and_keeps_its_own_k
             == (tmp_path / "lab-authority/authority.pem").read_bytes()
         )
         assert site.read(machine, "keys.json") == (tmp_path / "keys.json").read_bytes()
-    names = list_names(site.read("one", "tls/front.pem") or b"")
+    names = list_names(site.read("one", "tls/balancer.pem") or b"")
     assert {"llm.example.org", "10.0.0.1", "10.1.0.1"} <= names
     assert not any("/" in name for name in names)
-    assert site.read("two", "tls/front.pem") is None
+    assert site.read("two", "tls/balancer.pem") is None
     private = (tmp_path / "lab-authority" / "authority.key").read_bytes()
     assert private not in site.far.files.values()
 
@@ -54,7 +54,7 @@ def test_init_gives_every_machine_a_certificate_and_the_keys_and_keeps_its_own_k
 def test_init_again_changes_nothing_until_a_certificate_has_to_be_renewed(
     site: Site, capsys: Capture
 ) -> None:
-    assert run(["fleet", "init", "--front-name", "llm.example.org"], {}) == 0
+    assert run(["fleet", "init", "--balancer-name", "llm.example.org"], {}) == 0
     before = dict(site.far.files)
     assert run(["fleet", "init"], {}) == 0
     assert site.far.files == before
@@ -70,14 +70,14 @@ def test_init_again_changes_nothing_until_a_certificate_has_to_be_renewed(
 def test_a_machine_gets_no_name_of_another_by_showing_its_certificate(
     site: Site, capsys: Capture
 ) -> None:
-    assert run(["fleet", "init", "--front-name", "llm.example.org"], {}) == 0
+    assert run(["fleet", "init", "--balancer-name", "llm.example.org"], {}) == 0
     files, folder = site.far.files, f"{site.fleet.folder}/tls"
-    files["two", f"{folder}/machine.pem"] = files["one", f"{folder}/front.pem"]
-    files["one", f"{folder}/front.pem"] = files["three", f"{folder}/machine.pem"]
+    files["two", f"{folder}/machine.pem"] = files["one", f"{folder}/balancer.pem"]
+    files["one", f"{folder}/balancer.pem"] = files["three", f"{folder}/machine.pem"]
     assert run(["fleet", "init"], {}) == 0
     names = {
         machine: list_names(files[machine, f"{folder}/{file}"])
-        for machine, file in (("two", "machine.pem"), ("one", "front.pem"))
+        for machine, file in (("two", "machine.pem"), ("one", "balancer.pem"))
     }
     assert not names["two"] & {"one", "three", "llm.example.org", "10.0.0.1"}
     assert not names["one"] & {"two", "three"}
@@ -178,7 +178,7 @@ def test_up_says_what_runs_otherwise_and_balances_it_where_it_is(
     assert not any(line.startswith(("stop two", "serve two")) for line in site.log)
 
 
-EVERY = (MACHINE, FRONT)
+EVERY = (MACHINE, BALANCER)
 
 
 def end_certificates(site: Site, tmp_path: Path, days: int, files: tuple[str, ...] = EVERY) -> None:
@@ -192,7 +192,7 @@ def end_certificates(site: Site, tmp_path: Path, days: int, files: tuple[str, ..
             site.far.files[machine, path] = authority.issue(names, began).certificate
 
 
-@pytest.mark.parametrize(("files", "ended"), [(EVERY, 3), ((FRONT,), 1)])
+@pytest.mark.parametrize(("files", "ended"), [(EVERY, 3), ((BALANCER,), 1)])
 @pytest.mark.parametrize(("days", "verdict"), [(300, None), (30, "warning"), (-5, "fault")])
 def test_status_and_doctor_say_when_certificates_end(
     days: int,
@@ -213,7 +213,7 @@ def test_status_and_doctor_say_when_certificates_end(
     assert capsys.readouterr().out.count("(certificate)") == (0 if verdict is None else ended)
 
 
-@pytest.mark.parametrize("files", [EVERY, (FRONT,)])
+@pytest.mark.parametrize("files", [EVERY, (BALANCER,)])
 @pytest.mark.parametrize("verb", ["up", "roll"])
 def test_up_and_roll_renew_certificates_that_end_soon(
     verb: str, files: tuple[str, ...], site: Site, tmp_path: Path, capsys: Capture
