@@ -17,7 +17,7 @@ from tempfile import mkdtemp
 
 from tests.fleet_bed.machine_files import NETWORKS, find_sshd, run, write_home, write_shared_files
 
-DESK = "desk"
+CONTROL = "control"
 READY_WITHIN_SECONDS = 20.0
 _PROGRAMS = ("ip", "nsenter", "setpriv", "ssh", "ssh-keygen", "unshare")
 
@@ -73,7 +73,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Bed:
-    """The machines by name, among them the desk, and the cables between them."""
+    """The machines by name, among them the control machine, and the cables between them."""
 
     folder: Path
     switch: int
@@ -83,8 +83,8 @@ class Bed:
         return self.machines[name]
 
     @property
-    def desk(self) -> Machine:
-        return self.machines[DESK]
+    def control(self) -> Machine:
+        return self.machines[CONTROL]
 
     def cut(self, name: str, network: str = "link0") -> None:
         """Pull a machine's cable: both ends lose the carrier."""
@@ -120,15 +120,15 @@ def explain_absence() -> str | None:
 
 @contextmanager
 def run_bed(names: Sequence[str], variables: Mapping[str, str] | None = None) -> Iterator[Bed]:
-    """Run a desk and the named machines until the block ends; logins there get the variables.
+    """Run a control machine and the named machines until the block ends.
 
-    Whatever ends this process ends the machines.
+    Logins there get the variables. Whatever ends this process ends the machines.
     """
     if (reason := explain_absence()) is not None:
         raise RuntimeError(reason)
     path = os.environ.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
     kept = {"PATH": path, "LANG": "C.UTF-8", **(variables or {})}
-    numbers = {name: number for number, name in enumerate((DESK, *names), start=1)}
+    numbers = {name: number for number, name in enumerate((CONTROL, *names), start=1)}
     with ExitStack() as stack:
         folder = Path(mkdtemp(prefix="fleet-bed-"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)

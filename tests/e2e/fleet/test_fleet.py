@@ -1,4 +1,4 @@
-"""A fleet over real SSH: machines are seen, measured, equipped, and changed by one desk only."""
+"""A fleet over real SSH: machines are seen, measured, equipped, changed from one machine only."""
 
 import json
 import os
@@ -29,10 +29,10 @@ def bed() -> Iterator[Bed]:
 
 
 def fleet_verb(bed: Bed, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a verb at the desk."""
+    """Run a verb on the control machine."""
     python = ["env", f"PYTHONPATH={SOURCE}", sys.executable, "-m", "slipstream"]
-    file = bed.desk.home / "fleet.toml"
-    return bed.desk.run([*python, "fleet", *words, "--fleet", str(file)], timeout=120)
+    file = bed.control.home / "fleet.toml"
+    return bed.control.run([*python, "fleet", *words, "--fleet", str(file)], timeout=120)
 
 
 COMMIT = "a" * 40
@@ -76,14 +76,14 @@ with open_ssh(fleet) as far, holding(far, "roll"):
 @pytest.fixture(scope="module", autouse=True)
 def _equip(bed: Bed) -> None:
     """Put this Slipstream and a model on `one`, and on `two` an interpreter without Slipstream."""
-    (bed.desk.home / "fleet.toml").write_text(FLEET)
+    (bed.control.home / "fleet.toml").write_text(FLEET)
     wrapper = bed["one"].home / "python"
     wrapper.write_text(f'#!/bin/sh\nPYTHONPATH={SOURCE} exec {sys.executable} "$@"\n')
     wrapper.chmod(0o755)
     venv.create(bed["two"].home / "venv", symlinks=True)
     packages = next((bed["two"].home / "venv" / "lib").glob("python*/site-packages"))
     (packages / "engine.pth").write_text(f"{Path(pytest.__file__).parents[1]}\n")
-    for machine in ("one", "desk"):
+    for machine in ("one", "control"):
         write_model(bed[machine].home / ".cache/huggingface/hub/models--me--tiny")
 
 
@@ -103,9 +103,9 @@ def write_model(tree: Path) -> None:
     (snapshot / "model.safetensors").symlink_to("../../blobs/weights")
 
 
-def at_desk(bed: Bed, code: str, *words: str) -> list[str]:
+def on_control(bed: Bed, code: str, *words: str) -> list[str]:
     environment = ["env", f"PYTHONPATH={SOURCE}"]
-    return bed.desk.enter([*environment, sys.executable, "-c", code, *words])
+    return bed.control.enter([*environment, sys.executable, "-c", code, *words])
 
 
 def test_a_machine_without_slipstream_gets_it_and_is_then_planned_for(bed: Bed) -> None:
@@ -123,14 +123,14 @@ def test_a_machine_without_slipstream_gets_it_and_is_then_planned_for(bed: Bed) 
     assert all((link.gigabits or 0) > 0.01 for link in plan.links)
     chosen = plan.groups[0].ranks[1].plan.environment
     assert chosen["VLLM_HOST_IP"].value in (bed["two"].address, bed["two"].link_address)
-    (bed.desk.home / "plan.json").write_text(planned.stdout)
+    (bed.control.home / "plan.json").write_text(planned.stdout)
 
 
 def test_weights_go_from_machine_to_machine_and_are_hashed_there(bed: Bed) -> None:
     tree = bed["two"].home / ".cache/huggingface/hub/models--me--tiny"
     assert not tree.exists()
-    command = at_desk(bed, SPREAD, str(bed.desk.home / "plan.json"))
-    environment = {**os.environ, "HOME": str(bed.desk.home)}
+    command = on_control(bed, SPREAD, str(bed.control.home / "plan.json"))
+    environment = {**os.environ, "HOME": str(bed.control.home)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert "two copying me/tiny" in done.stdout, done.stderr
     assert done.stdout.splitlines()[-1] == "two checked me/tiny"
@@ -139,9 +139,9 @@ def test_weights_go_from_machine_to_machine_and_are_hashed_there(bed: Bed) -> No
     assert there.read_bytes()[-8:] == b"\0" * 8
 
 
-def test_a_second_desk_waits_for_the_first_and_goes_on_when_that_is_gone(bed: Bed) -> None:
-    command = at_desk(bed, HOLD, str(bed.desk.home / "fleet.toml"))
-    environment = {**os.environ, "HOME": str(bed.desk.home)}
+def test_a_second_control_machine_waits_until_the_first_is_gone(bed: Bed) -> None:
+    command = on_control(bed, HOLD, str(bed.control.home / "fleet.toml"))
+    environment = {**os.environ, "HOME": str(bed.control.home)}
     pipe = subprocess.PIPE
     with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe) as first:
         assert first.stdout is not None
@@ -155,7 +155,7 @@ def test_a_second_desk_waits_for_the_first_and_goes_on_when_that_is_gone(bed: Be
 
 
 def test_a_machine_whose_host_key_changed_is_not_talked_to(bed: Bed) -> None:
-    known = bed.desk.home / ".ssh" / "known_hosts"
+    known = bed.control.home / ".ssh" / "known_hosts"
     kept = known.read_text()
     known.write_text("\n".join(line for line in kept.splitlines() if not line.startswith("two")))
     try:

@@ -37,7 +37,7 @@ USUAL, WORSE, BETTER = [25, 9, 2], [3, 0, 0], [29, 20, 12]
 
 @pytest.fixture(scope="module")
 def bed() -> Iterator[Bed]:
-    """Have a fleet of two replicas that was started from the desk."""
+    """Have a fleet of two replicas that was started from the control machine."""
     cache = slipstream_cache(os.environ)
     target, drafter = make_small_pair(make_smollm2(cache), cache / "fleet-bed")
     with ExitStack() as stack:
@@ -49,15 +49,15 @@ def bed() -> Iterator[Bed]:
             f'[machines.{name}]\n[groups.{name}]\nmachines = ["{name}"]\n'
             for name in ("one", "two")
         )
-        (made.desk.home / "fleet.toml").write_text(
+        (made.control.home / "fleet.toml").write_text(
             f'name = "lab"\n[model]\ntarget = "{target}"\ndrafter = "{drafter}"\n'
             f'[options]\ncontext = 512\nengine = ["--enforce-eager"]\n{groups}'
         )
         for name in ("better", "worse"):
-            shutil.copytree(drafter, made.desk.home / name)
-        assert "ready" in command(made.desk, "up")
+            shutil.copytree(drafter, made.control.home / name)
+        assert "ready" in command(made.control, "up")
         yield made
-        command(made.desk, "stop")
+        command(made.control, "stop")
 
 
 def command(machine: Machine, *words: str, code: int = 0) -> str:
@@ -97,10 +97,10 @@ def test_a_trial_outlives_its_control_machine_and_another_goes_on(
 ) -> None:
     before = find_run(bed["two"])[1].plan.drafter
     log_requests(bed["two"], USUAL)
-    words = ["slipstream", "fleet", "swap", str(bed.desk.home / name), "--canary", "1"]
+    words = ["slipstream", "fleet", "swap", str(bed.control.home / name), "--canary", "1"]
     control = subprocess.Popen(
-        bed.desk.enter(words),
-        env={**bed.desk.variables, "HOME": str(bed.desk.home)},
+        bed.control.enter(words),
+        env={**bed.control.variables, "HOME": str(bed.control.home)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -108,8 +108,8 @@ def test_a_trial_outlives_its_control_machine_and_another_goes_on(
         wait_for(lambda: read_state(bed["two"]) == "running")
         wait_for(lambda: find_run(bed["two"])[1].plan.drafter != before)
     finally:
-        # What it runs on the desk, and its ssh, die without a word to anybody.
-        for process in bed.desk.list_processes():
+        # What it runs on the control machine, and its ssh, die without a word to anybody.
+        for process in bed.control.list_processes():
             os.kill(process, 9)
         control.wait()
     record = json.loads((bed["one"].home / FLEET / "rollout.json").read_text())
