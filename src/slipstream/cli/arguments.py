@@ -35,7 +35,7 @@ VERB_GROUPS = {
         "top": "watch a run: throughput, batch, draft length, acceptance, queue, memory",
         "logs": "show the engine log, the events or the requests of a run",
         "learn": "train a run's drafter on its own traffic, and keep the result if it is better",
-        "swap": "replace the drafter of a run, or bound its draft length, without a restart",
+        "swap": "replace the drafter of a run, or limit its draft length, without a restart",
         "chat": "chat with a served model; accepted draft tokens are marked",
         "stop": "finish the open requests of a run and stop it",
         "connect": "configure an agent, a chat program or a client library for a server",

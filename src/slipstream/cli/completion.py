@@ -42,7 +42,7 @@ def add_arguments(add: OptionAdder) -> None:
         "shell",
         choices=("bash", "zsh", "fish"),
         nargs="?",
-        help="print the script for this shell; its first lines say where to save it",
+        help="print the script for this shell; its first lines explain where to save it",
     )
     add(
         "--list", "print the known names of this kind, one per line", choices=tuple(_LISTS.values())

@@ -60,7 +60,8 @@ def add_arguments(add: OptionAdder) -> None:
     add_host(add, "machine to plan for")
     add(
         "--for STACK",
-        f"stack to write for: helm, {', '.join(STACKS)} (default helm: values for our chart)",
+        f"stack to write for: helm, {', '.join(STACKS)} "
+        "(default helm: values for slipstream's chart)",
         default="helm",
         choices=("helm", *STACKS),
         dest="stack",

@@ -171,7 +171,7 @@ class Screen:
             line = sys.stdin.readline()
         except UnicodeDecodeError as fault:
             raise InvalidInputError(
-                f"the input is no text: {fault}", hint="iconv -t utf-8"
+                f"the input is not text: {fault}", hint="iconv -t utf-8"
             ) from None
         if not line:
             raise EOFError

@@ -106,7 +106,7 @@ def _require_plain(path: Path) -> None:
     with suppress(FileNotFoundError):
         status = path.lstat()
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
-            raise ValueError(f"{path} is no regular file of this user's; links are not followed")
+            raise ValueError(f"{path} is not a regular file of this user; links are not followed")
 
 
 def merge(text: str, wanted: ConfigFile) -> tuple[str, tuple[str, ...]]:

@@ -16,7 +16,7 @@ Objects = list[dict[str, Any]]
 Parts = tuple[dict[str, Any], tuple[str, ...]]
 _NOT_OF_A_POD = (
     "the NetworkPolicy, PodDisruptionBudget and ServiceMonitor: take them from --raw",
-    "scaling by our queue, batch and goodput",
+    "scaling by slipstream's queue, batch and goodput",
     "replicas with and without drafts: every replica gets the same plan",
 )
 
@@ -57,7 +57,7 @@ def _write_kserve(deployment: Deployment, manifests: Objects) -> Parts:
     }
     missing = (
         *_NOT_OF_A_POD,
-        "the drafter: spec.model has one model, so it is in our init container and plan only",
+        "the drafter: spec.model has one model; slipstream's init container and plan have it",
         "scoring of replicas by queue and cache: its scheduler sends no key to /metrics (not "
         "tried), so only a route is requested",
     )

@@ -165,7 +165,7 @@ def _make_reader(row: dict[str, Any]) -> Callable[[str], Value]:
         try:
             value = convert(text)
         except ValueError as fault:
-            raise argparse.ArgumentTypeError(f"'{text}' is no {row['kind']}") from fault
+            raise argparse.ArgumentTypeError(f"'{text}' cannot be read as {row['kind']}") from fault
         if "choices" in row:
             _require_one_of(row["choices"], value, "choice")
         for key in value if "keys" in row and isinstance(value, dict) else ():

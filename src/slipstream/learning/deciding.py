@@ -230,7 +230,7 @@ def weigh(lines: Iterable[LedgerLine], cost_seconds: float) -> Benefit:
 def find_trigger(new_tokens: int, wanted_tokens: int, drifts: Iterable[Drift]) -> str | None:
     """Return why a round is due: enough new text, or a drift and some of it; never a time."""
     if new_tokens >= wanted_tokens:
-        return f"{new_tokens} new tokens of answers are kept, {wanted_tokens} were wanted"
+        return f"{new_tokens} new answer tokens are kept, {wanted_tokens} are needed"
     drift = next((one for one in drifts if one.family in DRIFTS), None)
     if drift is not None and new_tokens >= DRIFT_SHARE * wanted_tokens:
         return f"the guardian saw a drift: {drift.describe()}"

@@ -112,7 +112,7 @@ class KeptText:
         self._open: dict[str, tuple[int, int]] = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if folder.is_symlink() or folder.stat().st_mode & 0o077:
-            raise PermissionError(f"others can read {folder}")
+            raise PermissionError(f"other users can read {folder}")
 
     def add(self, kind: Kind, record: bytes) -> None:
         """Append a record; raises an OSError if the disk does not take it."""

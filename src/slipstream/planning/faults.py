@@ -305,10 +305,11 @@ def _find_agent_fault(inputs: PlanInputs) -> Iterator[Fault]:
 def _find_images_fault(inputs: PlanInputs) -> Iterator[Fault]:
     target = inputs.target
     if inputs.options.images and not takes_images(inputs):
+        known = target.architecture is not None
+        reason = f"{target.architecture} has no vision part" if known else "its class is unknown"
         yield refuse(
             "images",
-            f"--images was requested, but {target.name} accepts none: "
-            f"{target.architecture or 'its class is unknown, and'} has no vision part",
+            f"--images was requested, but {target.name} accepts none: {reason}",
             f"slipstream plan {target.name}, without --images",
         )
 

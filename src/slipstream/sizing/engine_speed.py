@@ -91,7 +91,7 @@ class EngineSpeed(Record):
         if cost is None:
             arm = "with" if draft_length else "without"
             raise InvalidInputError(
-                f"{self.source} does not say how fast an engine {arm} a drafter is",
+                f"{self.source} has no speed of an engine {arm} a drafter",
                 hint="to measure both: slipstream tune TARGET",
             )
         return cost

@@ -99,7 +99,7 @@ def require_target(target: Checkpoint) -> None:
     if target.architecture not in read_auxiliary_targets():
         raise InvalidInputError(
             f"vLLM {VERSIONS[-1]} runs neither DFlash nor EAGLE-3 on {target.architecture}: "
-            "that class hands out no auxiliary hidden states",
+            "that class provides no auxiliary hidden states",
             hint=f"slipstream models {target.name}",
         )
 

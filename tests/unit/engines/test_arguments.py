@@ -61,8 +61,8 @@ def test_every_spelling_means_what_it_means_to_vllm(
         (["--max-model-len"], "expected one argument", ""),
         (["--enforce-eager", "true"], "'true' is not a value", ""),
         (["--dtype", "bf16"], "no choice bf16; did you mean bfloat16?", ""),
-        (["--max-num-seqs", "many"], "'many' is no integer", ""),
-        (["--speculative-config", "{"], "'{' is no json", ""),
+        (["--max-num-seqs", "many"], "'many' cannot be read as integer", ""),
+        (["--speculative-config", "{"], "'{' cannot be read as json", ""),
         (["--speculative-config.num_tokens", "3"], "no key num_tokens; did you mean", ""),
         (
             ["--max-num-b", "8K"],

@@ -79,7 +79,7 @@ def look_at(options: argparse.Namespace, far: Machines, screen: Screen) -> Fleet
     """Look at every machine now."""
     if options.wheels is not None and not options.wheels.is_dir():
         raise InvalidInputError(
-            f"{options.wheels} is no folder", hint="pip download -d FOLDER slipstream"
+            f"{options.wheels} is not a folder", hint="pip download -d FOLDER slipstream"
         )
     progress = screen.show_progress
     return probe_fleet(far, progress, installing=options.install, wheels=options.wheels)

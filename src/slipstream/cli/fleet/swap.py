@@ -68,4 +68,4 @@ def _find_swap(far: Machines) -> Rollout:
             "there is no drafter swap to undo",
             hint="on its machine: slipstream swap RUN --back",
         )
-    return turn_back(rollout, "the user took it back", datetime.now(UTC))
+    return turn_back(rollout, "the user rolled it back", datetime.now(UTC))

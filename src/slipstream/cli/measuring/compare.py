@@ -194,7 +194,7 @@ def _run_recipe(
     show_report(comparison, report, render_comparison_html, options, screen, text)
     write_report(options.recipe, recipe, screen)
     bundle.write(archive)
-    screen.show_progress(f"written: {archive}; docs/maintainers.md says where to send both")
+    screen.show_progress(f"written: {archive}; where to send both: docs/maintainers.md")
     return ExitCode.DONE if certificate.passed else ExitCode.GATE_MISSED
 
 

@@ -171,7 +171,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
             folder = before  # A full disk leaves no room for another folder: this one has some.
             event_log.go_on_in(folder, serving.describe(folder))
         if terms.gated and inherit_learnt(folder, begun) is not None:
-            warnings.append("it starts with what an earlier run of this plan learnt")
+            warnings.append("steering starts with the measurements of an earlier run of this plan")
         if serving.handed is not None:
             write_key(folder.path / "keys.json", serving.handed)
         screen.rest()

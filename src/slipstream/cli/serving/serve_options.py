@@ -46,7 +46,7 @@ def add_running_options(add: OptionAdder) -> None:
     add = add.group("running")
     add(
         "--fixed-length",
-        "keep the planned draft length (default: choose among planned lengths by measured cost)",
+        "keep the planned draft length (default: choose the length of every step by measured cost)",
     )
     add(
         "--guardian ACTIONS",

@@ -1,4 +1,4 @@
-"""`slipstream swap`: replace the drafter of a run, or bound its draft length, without a restart."""
+"""`slipstream swap`: replace the drafter of a run, or limit its draft length, without a restart."""
 
 import argparse
 import os
@@ -48,9 +48,9 @@ def add_arguments(add: OptionAdder) -> None:
     # Names the order, for whoever asks later what became of it.
     add("--order ORDER", argparse.SUPPRESS, default=None)
     add(
-        "--k BOUNDS",
-        "bound the draft length instead, until the run ends: 3 for at most 3 tokens, 1-3 for "
-        "1 to 3, any for no bounds",
+        "--k LIMIT",
+        "limit the draft length instead, until the run ends: 3 for at most 3 tokens, 1-3 for "
+        "1 to 3, any for no limit",
         _read_bounds,
     )
     add_accept_changes(add)
@@ -115,7 +115,7 @@ def _bound_drafts(folder: RunFolder, bounds: SteeringOrder, screen: Screen) -> E
     least, most = bounds.least, bounds.most
     text = f"the draft length is {least or 0} to {most} from now on"
     screen.show_data(
-        text="the draft length is unbounded" if most is None else text, document=bounds.to_json()
+        text="the draft length is not limited" if most is None else text, document=bounds.to_json()
     )
     return ExitCode.DONE
 

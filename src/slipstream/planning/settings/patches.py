@@ -60,8 +60,8 @@ def drafts_past_its_context(inputs: PlanInputs, context: int) -> bool:
 
 def _find_patches(inputs: PlanInputs, settings: EngineSettings) -> Iterator[Choice[str]]:
     if inputs.on_cpu:
-        why = "on a CPU, drafted requests with a temperature are sampled at uninitialised memory"
-        yield Choice(CPU_SAMPLING, "hardware", f"{why} (vllm#55005)")
+        why = "requests with drafts and a temperature are sampled from uninitialised memory"
+        yield Choice(CPU_SAMPLING, "hardware", f"on a CPU, {why} (vllm#55005)")
         why = "on a CPU with drafts, top_k without top_p crashes the engine"
         yield Choice(CPU_TOP_K, "hardware", why)
         why = "on a CPU, verifying greedy drafts copies logits in every step"

@@ -147,9 +147,9 @@ def _list_limits(demo: Demo) -> list[str]:
     """Return what a few prompts and two starts leave open, and which verb answers it."""
     count = len(demo.pairs)
     text = (
-        f"the same text for {count} prompts is no proof; `slipstream verify` is one"
+        f"the same text for {count} prompts proves nothing; `slipstream verify` tests it"
         if demo.equal == count
-        else "where texts differ, two tokens may have been nearly tied; `slipstream verify` judges"
+        else "texts can differ where two tokens are nearly tied; `slipstream verify` tests it"
     )
     return [
         *([f"the target is quantized in both engines: {demo.quantized}"] if demo.quantized else ()),

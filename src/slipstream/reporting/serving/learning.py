@@ -55,7 +55,7 @@ def render_prospect(prospect: "Prospect", wanted_tokens: int) -> str:
     due = prospect.trigger or "no round is due: neither enough new text nor a drift"
     text = prospect.material
     facts = [
-        ("kept", f"{prospect.new_tokens} of {wanted_tokens} new tokens of answers"),
+        ("kept", f"{prospect.new_tokens} of {wanted_tokens} new answer tokens"),
         ("round", f"{prospect.schedule.steps} steps, {show_time(prospect.worth.cost_seconds)}"),
         *([("replayed", f"{text.replayed_tokens} tokens of older text")] if text else []),
         ("due", due),

@@ -248,7 +248,7 @@ def _describe_day(sizing: Sizing) -> list[Section]:
     )
     lines = [
         f"{day.fixed.requests} requests; a replica serves {day.start_seconds:.0f} s after it "
-        "was asked for"
+        "was requested"
     ]
     return [Section("one day", _drop_empty(Table(header, rows)), lines=lines)]
 

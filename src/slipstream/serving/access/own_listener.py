@@ -47,16 +47,17 @@ class OwnListener:
     def watch(self) -> Watch:
         """Return a trace for one httpx request that refuses a connection to any other process."""
         before = frozenset[int]()
+        refusal = f"this run's engine does not listen at {self.address.url}"
 
         async def check(event: str, info: dict[str, Any]) -> None:
             nonlocal before
             if event == "connection.connect_tcp.started":
                 before = self._find_held()
                 if not before:
-                    raise ForeignListenerError(f"our engine does not listen at {self.address.url}")
+                    raise ForeignListenerError(refusal)
             elif event in _CONNECTED and not self._is_ours(info["return_value"], before):
                 await info["return_value"].aclose()
-                raise ForeignListenerError(f"our engine does not listen at {self.address.url}")
+                raise ForeignListenerError(refusal)
 
         return check
 

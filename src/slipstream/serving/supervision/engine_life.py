@@ -248,7 +248,7 @@ class EngineLife:
         """Note a shorter context than planned: from 0.33 on a drafter's positions can lower it."""
         planned, served = self._plan.context, await self.asker.read_context()
         if planned is not None and served is not None and served < planned:
-            message = f"sequences of {served} tokens are served, and not of {planned} as planned: "
+            message = f"the context is {served} tokens, not {planned} as planned: "
             hint = f"slipstream logs {self.event_log.run.id}"
             self.event_log.set_note("context", f"{message}{hint}")
 

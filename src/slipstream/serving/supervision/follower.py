@@ -60,12 +60,13 @@ class Head(Peers):
 
     async def assemble(self, stop: asyncio.Event) -> None:
         """Wait for the order of a generation, and take the rungs that come with it."""
-        self._event_log.move("starting", f"it starts when {self._group.describe(0)} orders it")
+        head = self._group.describe(0)
+        self._event_log.move("starting", f"waiting for {head} to start the engines")
         while not stop.is_set():
             session, order = self._hear()
             if order is not None and order.given_up:
                 raise EngineError(
-                    f"{self._group.describe(0)} has given up: {order.message}",
+                    f"{head} has given up: {order.message}",
                     hint=f"on {self._group.members[0].name}: slipstream doctor",
                 )
             if order is not None and not order.runs:

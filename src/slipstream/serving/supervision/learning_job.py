@@ -201,8 +201,8 @@ def require_learnable(run: Run) -> None:
     plan = run.plan
     if not (run.terms.gated and is_followed(plan) and takes_swaps(plan)):
         raise InvalidInputError(
-            f"{run.id} cannot learn: that needs a DFlash drafter, the gate, our scheduler and an "
-            "engine on one machine",
+            f"{run.id} cannot learn: that needs a DFlash drafter, the gate, slipstream's scheduler "
+            "and an engine on one machine",
             hint="slipstream serve TARGET --drafter DRAFTER --learn",
         )
     if run.host.accelerators:

@@ -51,7 +51,7 @@ from slipstream.user_folders import slipstream_cache
 
 SCARCE_DISK_BYTES = 20 << 30
 LEAST_DISK_BYTES = 1 << 30
-PRIVATE = "keys and runs are private, caches are not writable for others"
+PRIVATE = "keys and runs are private, and other users cannot write to caches"
 SUPERVISED = "runs, all with their supervisor"
 UNREACHED = "no unprotected engine is reachable from other machines"
 
@@ -277,7 +277,7 @@ def _check_live(site: Site) -> Iterator[Check]:
         if run.drifts:
             details = tuple(drift.describe() for drift in run.drifts)
             where = f"{hint}, and docs/steering.md"
-            yield warn("drift", f"{run.id} has got worse", where, details)
+            yield warn("drift", f"{run.id} performs worse than before", where, details)
         if run.notes:
             yield warn("notes", f"{run.id} is not as planned", hint, tuple(run.notes.values()))
 

@@ -338,7 +338,7 @@ def test_a_key_goes_to_the_runs_own_engine_only(
     with run_stand_in(home, events=EVENTS) as engine, serve(home, engine, engine=me):
         chat(typed="hi\n", monkeypatch=monkeypatch, code=3)
         assert engine.read_requests() == []
-    assert "our engine does not listen" in capsys.readouterr().err
+    assert "this run's engine does not listen" in capsys.readouterr().err
 
 
 def test_a_run_with_keys_is_not_asked_without_one(

@@ -22,7 +22,7 @@ def test_the_terminal_gets_the_sentence_the_prompts_and_the_limits() -> None:
 
 def test_equal_texts_are_not_sold_as_a_proof() -> None:
     shown = render_demo_text(make_demo())
-    assert "the same text for 2 prompts is no proof; `slipstream verify` is one" in shown
+    assert "the same text for 2 prompts proves nothing; `slipstream verify` tests it" in shown
     assert "nearly tied" not in shown
 
 

@@ -71,7 +71,7 @@ def test_a_key_goes_to_the_engine(other: tuple[Address, int]) -> None:
 
 def test_a_key_does_not_go_to_a_stranger(other: tuple[Address, int]) -> None:
     address, _ = other
-    with pytest.raises(ForeignListenerError, match="our engine does not listen at"):
+    with pytest.raises(ForeignListenerError, match="this run's engine does not listen at"):
         asyncio.run(send_key(OwnListener(address, lambda: [os.getpid()])))
 
 

@@ -215,7 +215,7 @@ def test_a_shorter_context_than_planned_is_a_note_of_the_run(make_stage: MakeSta
         return stage.folder.read().notes
 
     notes = stage.serve(look)
-    assert notes["context"].startswith("sequences of 512 tokens are served, and not of 2048")
+    assert notes["context"].startswith("the context is 512 tokens, not 2048")
 
 
 NOT_APPLIED = [

@@ -148,8 +148,8 @@ class Swapping:
             await self._return(life, why, order=order, proofs=(before, after), result=result)
             return
         message = (
-            f"{order.name} drafts: {_show(after)} tokens per step, {_show(before)} before; it was "
-            f"loaded within {1000 * (result.seconds or 0):.0f} ms"
+            f"{order.name} is in use: {_show(after)} tokens per step, {_show(before)} before; "
+            f"loaded in {1000 * (result.seconds or 0):.0f} ms"
         )
         # Whoever orders the drafter before is not to be overruled by its requests.
         is_back = order.folder in [one.folder for one in self._event_log.run.drafters[-3:-2]]

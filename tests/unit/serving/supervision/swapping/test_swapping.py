@@ -130,7 +130,7 @@ def test_a_new_drafter_is_loaded_proven_and_kept_in_the_plan(theatre: Theatre) -
     assert theatre.stage.folder.read() == run
     (event,) = [event for event in theatre.stage.events if "swap: " in event.message]
     assert event.figures["tokens_per_step_after"] == 2.0
-    assert "drafts: 2.00 tokens per step, 2.00 before" in event.message
+    assert "is in use: 2.00 tokens per step, 2.00 before" in event.message
 
 
 def test_a_restart_keeps_the_new_drafter_and_repeats_no_order(theatre: Theatre) -> None:
