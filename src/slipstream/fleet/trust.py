@@ -211,7 +211,7 @@ class Delivery(Record):
 
     machine: str
     certificate: str | None = None
-    front: str | None = None
+    balancer: str | None = None
     keys: int | None = None
 
 
@@ -283,7 +283,7 @@ def _certify(
         renewed = _renew(far, authority, machine, BALANCER, wanted, now)
         if certificate or renewed:
             ask_balancer(far, "reload")
-    return Delivery(machine=machine, certificate=certificate, front=renewed)
+    return Delivery(machine=machine, certificate=certificate, balancer=renewed)
 
 
 def deliver_keys(far: Machines) -> dict[str, Delivery | SlipstreamError]:

@@ -48,7 +48,7 @@ def show_deliveries(answers: Mapping[str, Delivery | SlipstreamError], screen: S
 
 
 def _describe(delivery: Delivery) -> str:
-    reasons = [reason for reason in (delivery.certificate, delivery.front) if reason is not None]
+    reasons = [reason for reason in (delivery.certificate, delivery.balancer) if reason is not None]
     keys = [] if delivery.keys is None else [f"{delivery.keys} keys"]
     news = [f"new certificate: {reason}" for reason in reasons]
     return "; ".join([*news, *keys]) or "unchanged"
