@@ -11,8 +11,9 @@ import pytest
 
 from slipstream.hardware import Host
 from slipstream.planning import LaunchPlan
-from slipstream.proving_ground import DrafterShape, make_smollm2, make_untrained_drafter
+from slipstream.proving_ground import make_smollm2
 from slipstream.user_folders import slipstream_cache
+from tests.untrained_drafter import DrafterShape, make_untrained_drafter
 
 pytestmark = pytest.mark.e2e
 

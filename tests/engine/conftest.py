@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from slipstream.proving_ground import DrafterShape, make_smollm2, make_untrained_drafter
+from slipstream.proving_ground import make_smollm2
 from slipstream.user_folders import slipstream_cache
 from tests.engine.arms.launch import end_preloaded
 from tests.engine.offline import Arm, run_arm, speculative_config
 from tests.engine.prompts import CHAT_PROMPTS, ECHOED_WORD, REPETITIONS
 from tests.engine.server import Server, run_server
+from tests.untrained_drafter import DrafterShape, make_untrained_drafter
 
 RunArm = Callable[[str, str], Arm]
 LONGEST = ("test_verify.py", "test_tune.py")

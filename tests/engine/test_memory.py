@@ -24,8 +24,6 @@ from slipstream.planning.memory.cache import (
     state_bytes,
     token_bytes,
 )
-from slipstream.proving_ground import DrafterShape, make_untrained_drafter
-from slipstream.proving_ground.untrained_drafter import drafter_config
 from slipstream.serving.supervision.engine_process import (
     choose_port,
     make_environment,
@@ -33,6 +31,7 @@ from slipstream.serving.supervision.engine_process import (
 )
 from tests.engine.arms.launch import run_script
 from tests.engine.server import Server, wait_until_healthy
+from tests.untrained_drafter import DrafterShape, drafter_config, make_untrained_drafter
 
 pytestmark = [pytest.mark.engine, pytest.mark.beside]
 

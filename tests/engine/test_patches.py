@@ -15,9 +15,9 @@ from slipstream.planning.settings.patches import (
     TURBOQUANT_GRAPHS,
     VARIABLE,
 )
-from slipstream.proving_ground import SHIPPED_DRAFTER, DrafterShape
-from slipstream.proving_ground.untrained_drafter import drafter_config
+from slipstream.proving_ground import SHIPPED_DRAFTER
 from tests.engine.arms.launch import run_script
+from tests.untrained_drafter import DrafterShape, drafter_config
 
 pytestmark = [pytest.mark.engine, pytest.mark.beside]
 

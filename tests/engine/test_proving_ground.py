@@ -9,8 +9,8 @@ from safetensors import safe_open
 
 from slipstream.checkpoints import read_checkpoint
 from slipstream.checkpoints.pairing import pair
-from slipstream.proving_ground import SHIPPED_DRAFTER, DrafterShape, make_untrained_drafter
-from slipstream.proving_ground.untrained_drafter import weight_shapes
+from slipstream.proving_ground import SHIPPED_DRAFTER
+from tests.untrained_drafter import DrafterShape, make_untrained_drafter, weight_shapes
 
 pytestmark = [pytest.mark.engine, pytest.mark.beside]
 

@@ -15,7 +15,6 @@ import pytest
 
 from slipstream.checkpoints import read_checkpoint
 from slipstream.errors import InvalidInputError
-from slipstream.proving_ground import DrafterShape, make_untrained_drafter
 from slipstream.training.gpu import (
     Command,
     GpuJob,
@@ -29,6 +28,7 @@ from slipstream.training.run import DrafterDesign, Method, Schedule
 from slipstream.training.warm_start import convert_drafter
 from tests.engine.arms.launch import engine_environment, run_script
 from tests.unit.measuring.client.test_completions import run_server
+from tests.untrained_drafter import DrafterShape, make_untrained_drafter
 
 pytestmark = [pytest.mark.engine, pytest.mark.beside]
 

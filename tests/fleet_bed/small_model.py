@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.atomic_files import make_folder_once
-from slipstream.proving_ground.untrained_drafter import (
+from tests.untrained_drafter import (
     DrafterShape,
     make_untrained_drafter,
     weight_shapes,

@@ -270,7 +270,6 @@ def expand_on_v2() -> None:
         )
 
 
-GREEDY = {"dtype": torch.bfloat16, "drawn": False}
 CASES: dict[str, Callable[[], None]] = {
     **{f"attention, {name}": partial(attend, shape) for name, shape in SHAPES.items()},
     **{

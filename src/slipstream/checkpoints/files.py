@@ -202,15 +202,12 @@ def _require_safetensors(files: CheckpointFiles, present: Iterable[str]) -> None
         raise InvalidInputError(f"{files.name}: {GGUF_MESSAGE}", hint=hint)
 
 
-def _is_cached(name: str, cache: Path) -> bool:
-    return (cache / f"models--{name.replace('/', '--')}").is_dir()
-
-
 def _open_hub(name: str, revision: str | None) -> CheckpointFiles:
     """Ask the hub for the commit and the list of files, or else open what the cache has."""
     from huggingface_hub import constants
 
-    if constants.HF_HUB_OFFLINE and not _is_cached(name, Path(constants.HF_HUB_CACHE)):
+    cached = Path(constants.HF_HUB_CACHE, f"models--{name.replace('/', '--')}")
+    if constants.HF_HUB_OFFLINE and not cached.is_dir():
         raise explain_absence(name)  # The hub's client takes a third of a second to import.
     from huggingface_hub import HfApi
 

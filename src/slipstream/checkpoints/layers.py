@@ -116,7 +116,8 @@ def _list_kinds(config: Mapping[str, Any], total: int, uniform: bool) -> list[st
 def _list_stated(config: Mapping[str, Any], total: int) -> list[str] | None:
     """Return the kinds that the config names, layer by layer or by a rule."""
     if linear := config.get("linear_attn_config"):
-        states, other = set(linear.get("kda_layers") or ()), _list_latent(config)
+        states = set(linear.get("kda_layers") or ())
+        other = "latent" if config.get("kv_lora_rank") else "full"
         return ["recurrent" if at + 1 in states else other for at in range(total)]
     if pattern := config.get("hybrid_override_pattern"):
         return _translate(pattern, _LETTERS)
@@ -135,10 +136,6 @@ def _list_stated(config: Mapping[str, Any], total: int) -> list[str] | None:
     if ropes := config.get("no_rope_layers"):
         return ["sliding" if rope else "full" for rope in ropes]
     return None
-
-
-def _list_latent(config: Mapping[str, Any]) -> str:
-    return "latent" if config.get("kv_lora_rank") else "full"
 
 
 def _translate(named: Any, kinds: Mapping[Any, str]) -> list[str] | None:

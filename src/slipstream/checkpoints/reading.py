@@ -68,7 +68,7 @@ def read_checkpoint(
         ) from fault
 
 
-def parse_checkpoint(files: CheckpointFiles, *, tokenizer: bool = True) -> Checkpoint:
+def parse_checkpoint(files: CheckpointFiles, *, tokenizer: bool) -> Checkpoint:
     config = _read_json(files, "config.json")
     if config is None:
         raise InvalidInputError(

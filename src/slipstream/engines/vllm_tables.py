@@ -5,8 +5,6 @@ changed. `scripts/engine` makes all of them from vLLM itself.
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
@@ -17,15 +15,6 @@ VERSIONS = ("0.32.0", "0.33.0")
 # What our extras install, and what a plan is for where no vLLM is.
 VERSION = VERSIONS[0]
 Table = Literal["arguments", "targets", "tool parsers", "reasoning parsers", "multimodal"]
-
-
-@dataclass(frozen=True, slots=True)
-class ParserTable:
-    """vLLM's parsers of answers by name, each with its markers, and its classes that take media."""
-
-    tool: Mapping[str, tuple[str, ...]]
-    reasoning: Mapping[str, tuple[str, ...]]
-    multimodal: frozenset[str]
 
 
 def find_known(version: str) -> str:
@@ -54,12 +43,9 @@ def read_auxiliary_targets(version: str | None = None) -> frozenset[str]:
 
 
 @cache
-def read_parsers(version: str | None = None) -> ParserTable:
-    tool, reasoning = (
-        {name: tuple(row["markers"]) for name, row in rows.items()}
-        for rows in (read_table("tool parsers", version), read_table("reasoning parsers", version))
-    )
-    return ParserTable(tool, reasoning, frozenset(read_table("multimodal", version)))
+def read_multimodal(version: str) -> frozenset[str]:
+    """Return vLLM's classes that take media."""
+    return frozenset(read_table("multimodal", version))
 
 
 def read_table(table: Table, version: str | None) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from slipstream.checkpoints.checkpoint import Checkpoint, DraftPart
 from slipstream.errors import InvalidInputError
 from slipstream.planning.plan import Decision
 from slipstream.planning.settings import Source
-from slipstream.proving_ground.untrained_drafter import spread_evenly
 from slipstream.training.run import DrafterDesign, Method, TrainOptions
 
 SMALL_TARGET_PARAMETERS = 1_000_000_000
@@ -69,6 +68,12 @@ def _describe_dflash(target: Checkpoint) -> dict[str, tuple[object, str]]:
         "block_size": (block, why),
         "target_layer_ids": (spread_evenly(2, (target.layer_count or 0) - 2), spread),
     }
+
+
+def spread_evenly(first: int, last: int, count: int = 5) -> tuple[int, ...]:
+    """Return layers evenly spread from the first to the last; fewer if there are not so many."""
+    step = (last - first) / (count - 1)
+    return tuple(sorted({round(first + step * number) for number in range(count)}))
 
 
 def _describe_eagle3(target: Checkpoint) -> dict[str, tuple[object, str]]:

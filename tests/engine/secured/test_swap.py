@@ -14,10 +14,11 @@ from shutil import copytree
 import httpx
 import pytest
 
-from slipstream.proving_ground import SHIPPED_DRAFTER, DrafterShape, make_untrained_drafter
+from slipstream.proving_ground import SHIPPED_DRAFTER
 from slipstream.serving.access.tls import TlsCertificate
 from slipstream.serving.swaps import Swap
 from tests.engine.secured.conftest import Secured
+from tests.untrained_drafter import DrafterShape, make_untrained_drafter
 
 pytestmark = pytest.mark.engine
 

@@ -6,7 +6,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from slipstream.proving_ground.untrained_drafter import weight_shapes
+from tests.untrained_drafter import weight_shapes
 
 BITS = {"C64": 64, "I64": 64, "F32": 32, "BF16": 16, "F8_E4M3": 8, "U8": 8, "F4": 4}
 

@@ -4,7 +4,6 @@ from pathlib import Path
 
 from slipstream.checkpoints import Checkpoint, read_checkpoint
 from slipstream.checkpoints.pairing import Fault, pair
-from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
 from tests.unit.checkpoints.folders import (
     LLAMA,
     LLAMA_TENSORS,
@@ -14,6 +13,7 @@ from tests.unit.checkpoints.folders import (
     drafter_tensors,
     write_checkpoint,
 )
+from tests.untrained_drafter import DrafterShape, drafter_config
 
 TARGET, DRAFTER = "maker/target", "maker/drafter"
 NATIVE = drafter_config(LLAMA, DrafterShape())

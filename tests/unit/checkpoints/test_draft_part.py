@@ -4,8 +4,8 @@ import pytest
 
 from slipstream.checkpoints.checkpoint import DraftPart
 from slipstream.checkpoints.draft_part import guess_family, parse_draft_part
-from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
 from tests.unit.checkpoints.folders import LLAMA, Table
+from tests.untrained_drafter import DrafterShape, drafter_config
 
 NATIVE = drafter_config(LLAMA, DrafterShape(block_size=16))
 SPECULATORS: Table = {

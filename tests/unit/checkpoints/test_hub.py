@@ -18,7 +18,6 @@ import pytest
 from slipstream.checkpoints import Checkpoint, read_checkpoint
 from slipstream.checkpoints.checkpoint import Weights
 from slipstream.checkpoints.hub import name_stem, parse_base_models
-from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
 from tests.unit.checkpoints.folders import (
     LLAMA,
     TOKENIZER,
@@ -27,6 +26,7 @@ from tests.unit.checkpoints.folders import (
     write_safetensors,
 )
 from tests.unit.checkpoints.hub_server import FakeHub, Repository, run_hub
+from tests.untrained_drafter import DrafterShape, drafter_config
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 BIG = {"model.embed_tokens.weight": ("BF16", (300, 1 << 16)), "lm_head.weight": ("F4", (2, 8))}

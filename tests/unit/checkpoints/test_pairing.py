@@ -11,7 +11,6 @@ from hypothesis import strategies as some
 from slipstream.checkpoints import Checkpoint, read_checkpoint
 from slipstream.checkpoints.checkpoint import DraftPart
 from slipstream.checkpoints.pairing import pair
-from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
 from tests.unit.checkpoints.folders import (
     LLAMA,
     TOKENIZER,
@@ -29,6 +28,7 @@ from tests.unit.checkpoints.pairs import (
     with_own,
     with_rope,
 )
+from tests.untrained_drafter import DrafterShape, drafter_config
 
 AUX = "aux_hidden_state_layer_ids"
 SHORT = NATIVE | {"max_position_embeddings": 2048}

@@ -17,7 +17,6 @@ from slipstream.checkpoints.checkpoint import (
 )
 from slipstream.checkpoints.reading import parse_quantization
 from slipstream.errors import InvalidInputError
-from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
 from tests.unit.checkpoints.folders import (
     LLAMA,
     LLAMA_TENSORS,
@@ -27,6 +26,7 @@ from tests.unit.checkpoints.folders import (
     write_checkpoint,
     write_safetensors,
 )
+from tests.untrained_drafter import DrafterShape, drafter_config
 
 GEMMA: Table = {
     "architectures": ["Gemma4ForConditionalGeneration"],

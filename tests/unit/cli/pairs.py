@@ -3,9 +3,8 @@
 import json
 from pathlib import Path
 
-from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
-from tests.unit.proving_ground.test_untrained_drafter import TARGET
 from tests.unit.serving.weights.pieces import make_shard
+from tests.untrained_drafter import TARGET, DrafterShape, drafter_config
 
 # Heads that two machines can share.
 HEADS = {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64}

@@ -13,8 +13,7 @@ from slipstream.deployment.deployment import DeploymentOptions
 from slipstream.deployment.manifests import read_manifests, render_manifests, render_values
 from slipstream.deployment.rules import make_deployment
 from slipstream.planning import LaunchPlan
-from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
-from tests.unit.proving_ground.test_untrained_drafter import TARGET
+from tests.untrained_drafter import TARGET, DrafterShape, drafter_config
 
 QWEN = "AEON-7/DFlash-Qwen3.5-27B-Uncensored-NVFP4"
 GLM = "RedHatAI/GLM-5.3-Flash-NVFP4"

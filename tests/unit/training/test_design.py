@@ -10,7 +10,7 @@ from hypothesis import strategies as some
 from slipstream.checkpoints.checkpoint import Layers, Weights
 from slipstream.errors import InvalidInputError
 from slipstream.planning.plan import Decision
-from slipstream.training.design import decide_design, design_of, require_valid
+from slipstream.training.design import decide_design, design_of, require_valid, spread_evenly
 from slipstream.training.run import DrafterDesign, Method, TrainOptions
 from tests.unit.planning.pieces import DRAFTER, TARGET
 from tests.unit.training.pieces import refusal
@@ -173,3 +173,12 @@ def test_all_faults_of_a_design_come_at_once() -> None:
     error = refuse(target_layer_ids=(40, 3), mask_token_id=-5, block_size=0)
     assert [detail.split()[0] for detail in error.details] == ["layer", "layer", "mask", "a"]
     assert len(refuse(method="eagle3").details) == 3
+
+
+@given(some.integers(0, 9), some.integers(10, 200))
+def test_what_is_spread_is_sorted_distinct_and_from_the_first_to_the_last(
+    first: int, last: int
+) -> None:
+    ids = spread_evenly(first, last)
+    assert list(ids) == sorted(set(ids))
+    assert (ids[0], ids[-1]) == (first, last)

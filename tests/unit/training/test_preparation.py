@@ -12,7 +12,6 @@ from hypothesis import strategies as some
 
 from slipstream.checkpoints import read_checkpoint
 from slipstream.errors import InvalidInputError, MissingPartError
-from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
 from slipstream.training import preparation
 from slipstream.training.preparation import (
     DESIGN,
@@ -26,8 +25,9 @@ from slipstream.training.preparation import (
 )
 from slipstream.training.prompts import Conversation
 from slipstream.training.run import DrafterDesign, TrainOptions, TrainRun
-from tests.unit.proving_ground.test_untrained_drafter import TARGET as TARGET_CONFIG
 from tests.unit.training.pieces import FakeTokenizer, converse, pretend_installed, refusal
+from tests.untrained_drafter import TARGET as TARGET_CONFIG
+from tests.untrained_drafter import DrafterShape, drafter_config
 
 CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **TARGET_CONFIG}
 OPTIONS = TrainOptions(target="target", prompts=("prompts.jsonl",), held_out_share=0.1)

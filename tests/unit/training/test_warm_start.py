@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from slipstream.errors import InvalidInputError
-from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
 from slipstream.training.warm_start import convert_drafter, require_same_tensors
 from tests.unit.checkpoints.folders import LLAMA, Table, drafter_tensors, write_checkpoint
+from tests.untrained_drafter import DrafterShape, drafter_config
 
 SLIDING, FULL = "sliding_attention", "full_attention"
 

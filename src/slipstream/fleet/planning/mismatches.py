@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from slipstream import __version__
-from slipstream.checkpoints.pairing import Fault
+from slipstream.checkpoints.pairing import Fault, refuse, warn
 from slipstream.engines.vllm_tables import VERSION
 from slipstream.fleet.machines.commands import VENV, escape
 from slipstream.fleet.plan import Link, MachineView
@@ -41,7 +41,7 @@ def find_network_faults(
     if network is None:
         what = f"no network has a measured link between every two of {', '.join(members)}"
         hint = "ip address, on each of them; then slipstream fleet doctor"
-        yield _refuse("fleet-group-link", f"{where}: {what}", hint)
+        yield refuse("fleet-group-link", f"{where}: {what}", hint)
         return
     cables = [link for link in links if link.kind == "roce" and {link.a, link.b} <= {*members}]
     if network.shape == "tcp" and cables:
@@ -49,19 +49,19 @@ def find_network_faults(
         if order := order_ring(members, cables):
             hint = f"machines = {json.dumps(order)} in [groups.{group}]"
         what = "RDMA links do not connect its machines in the order of their ranks"
-        yield _warn("fleet-ring", f"{where}: {what}", hint)
+        yield warn("fleet-ring", f"{where}: {what}", hint)
     slowest = network.slowest_gigabits
     if network.shape == "tcp" and slowest is not None and slowest < LEAST_GIGABITS:
         what = f"its slowest link carries {slowest:g} Gbit/s, and every layer of every step waits"
         hint = (
             "one machine per group, if the model fits; to measure the links: slipstream fleet probe"
         )
-        yield _warn("fleet-slow-link", f"{where}: {what} for it", hint)
+        yield warn("fleet-slow-link", f"{where}: {what} for it", hint)
     size = len(members)
     if size & (size - 1):
         what = f"{size} machines; tensor parallel needs a number of heads that {size} divides"
         hint = f"groups of 2, 4 or 8 machines; its heads: slipstream models {fleet.model.target}"
-        yield _warn("fleet-ranks", f"{where}: {what}", hint)
+        yield warn("fleet-ranks", f"{where}: {what}", hint)
 
 
 def _find_version_faults(fleet: Fleet, views: Mapping[str, MachineView]) -> Iterator[Fault]:
@@ -71,13 +71,13 @@ def _find_version_faults(fleet: Fleet, views: Mapping[str, MachineView]) -> Iter
             what = f"{name} has slipstream {view.slipstream or 'unknown'}, and this is"
             hint = "slipstream fleet roll --install"
             if is_one_apart(view.slipstream or "", __version__):
-                yield _warn("fleet-slipstream", f"{what} {__version__}", hint)
+                yield warn("fleet-slipstream", f"{what} {__version__}", hint)
             else:
-                yield _refuse("fleet-slipstream", f"{what} {__version__}", hint)
+                yield refuse("fleet-slipstream", f"{what} {__version__}", hint)
         if view.engine is None and name in served:
             python = fleet.machines[name].python or f"{VENV}/bin/python"
             hint = fleet.hint_ssh(name, python, "-m pip install", f"vllm=={VERSION}")
-            yield _refuse("fleet-engine", f"{name} has no engine", hint)
+            yield refuse("fleet-engine", f"{name} has no engine", hint)
     engines = {name: view.engine for name, view in served.items()}
     yield from _compare("engine", engines, code="fleet-engine-version", verdict="warn")
 
@@ -125,7 +125,7 @@ def _find_clock_faults(fleet: Fleet, views: Mapping[str, MachineView]) -> Iterat
     if off:
         shown = ", ".join(f"{name} {offset:+.1f} s" for name, offset in off.items())
         hint = fleet.hint_ssh(next(iter(off)), "timedatectl set-ntp true")
-        yield _warn("fleet-clock", f"clocks differ from this machine's: {shown}", hint)
+        yield warn("fleet-clock", f"clocks differ from this machine's: {shown}", hint)
 
 
 def _find_mtu_faults(fleet: Fleet, link: Link) -> Iterator[Fault]:
@@ -137,7 +137,7 @@ def _find_mtu_faults(fleet: Fleet, link: Link) -> Iterator[Fault]:
         shown = ", ".join(f"{name} {interface} {mtu}" for name, interface, mtu in ends)
         machine, interface, _ = low[0]
         why = "differ" if link.mtu_a != link.mtu_b else f"are below {JUMBO_MTU}"
-        yield _warn(
+        yield warn(
             "fleet-mtu",
             f"MTUs of a link {why}: {shown}",
             fleet.hint_ssh(machine, "sudo ip link set dev", interface, f"mtu {largest}"),
@@ -164,11 +164,3 @@ def _compare(
         parts.append(f"{value} on {shown}")
     message = f"{what} differs: {'; '.join(parts)}"
     yield Fault(code=code, verdict=verdict, message=message, hint=hint)
-
-
-def _refuse(code: str, message: str, hint: str) -> Fault:
-    return Fault(code=code, verdict="refuse", message=message, hint=hint)
-
-
-def _warn(code: str, message: str, hint: str) -> Fault:
-    return Fault(code=code, verdict="warn", message=message, hint=hint)

@@ -114,7 +114,7 @@ def find_next(rollout: Rollout) -> Action | None:
 
 
 def succeed(
-    rollout: Rollout, action: Action, now: datetime, seconds: float, result: str | None = None
+    rollout: Rollout, action: Action, now: datetime, seconds: float, result: str | None
 ) -> Rollout:
     """Return the rollout after a step was done; `said` is what a check of it found."""
 

@@ -51,8 +51,8 @@ def run_steady_loop(
     *,
     counted: int,
     concurrency: int,
-    on_sample: OnSample = lambda _: None,
-    on_tokens: OnTokens | None = None,
+    on_sample: OnSample,
+    on_tokens: OnTokens | None,
 ) -> list[Sample]:
     """Return the samples of the tasks 0, 1, ... `counted`, each run with every place busy.
 

@@ -50,7 +50,7 @@ def slot_bytes(head_size: int, kv_dtype: str) -> int:
     return 2 * head_size * DTYPE_BYTES[kv_dtype]
 
 
-def layer_token_bytes(part: Layers, kv_dtype: str, tensor: int = 1) -> int | None:
+def layer_token_bytes(part: Layers, kv_dtype: str, tensor: int) -> int | None:
     """Return the bytes that one attention layer keeps of one token on each rank.
 
     A latent cache is whole on every rank, and so is a head of which there are too few.
@@ -127,7 +127,7 @@ def _pad_groups(layers: tuple[Layers, ...]) -> tuple[Layers, ...]:
     )
 
 
-def head_token_bytes(target: Checkpoint, kv_dtype: str, tensor: int = 1) -> int | None:
+def head_token_bytes(target: Checkpoint, kv_dtype: str, tensor: int) -> int | None:
     """Return the bytes that one predicting layer keeps of one token: those of a target's layer.
 
     vLLM builds it like the target's layers with full attention.

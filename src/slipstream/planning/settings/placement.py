@@ -4,7 +4,7 @@ from math import floor
 
 from pydantic import JsonValue
 
-from slipstream.engines.vllm_tables import read_parsers
+from slipstream.engines.vllm_tables import read_multimodal
 from slipstream.hardware.processor import show_cpu_list
 from slipstream.planning.inputs import PlanInputs
 from slipstream.planning.settings import FLAGS, Choice, EngineOptions
@@ -230,7 +230,7 @@ def takes_images(inputs: PlanInputs) -> bool:
 
 
 def _has_media_class(inputs: PlanInputs) -> bool:
-    return inputs.target.architecture in read_parsers(inputs.engine_version).multimodal
+    return inputs.target.architecture in read_multimodal(inputs.engine_version)
 
 
 def decide_modalities(inputs: PlanInputs) -> Choice[dict[str, JsonValue]] | None:

@@ -95,7 +95,7 @@ def hash_changed(
     names: Iterable[str],
     known: Mapping[str, LockedFile],
     report: Report,
-    draw: Report | None = None,
+    draw: Report | None,
 ) -> tuple[dict[str, LockedFile], tuple[str, ...]]:
     """Return these files as they are now, and a line for each known one that changed or is gone."""
     here = [name for name in names if (folder / name).is_file()]

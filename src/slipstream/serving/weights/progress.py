@@ -18,17 +18,11 @@ class ByteProgress:
     """Reports bytes done of a total, from any thread; `draw` redraws one line of a terminal."""
 
     def __init__(
-        self,
-        report: Report,
-        work: str,
-        total_bytes: int,
-        draw: Report | None = None,
-        *,
-        clock: Callable[[], float] = time.monotonic,
+        self, report: Report, work: str, total_bytes: int, draw: Report | None = None
     ) -> None:
         self._report, self._draw, self._work, self._total = report, draw, work, total_bytes
-        self._done, self._clock, self._lock = 0, clock, RLock()
-        self._began = self._shown = clock()
+        self._done, self._lock = 0, RLock()
+        self._began = self._shown = time.monotonic()
 
     def __enter__(self) -> Self:
         return self
@@ -45,7 +39,7 @@ class ByteProgress:
 
     def reach(self, done: int) -> None:
         with self._lock:
-            self._done, now = done, self._clock()
+            self._done, now = done, time.monotonic()
             if now - self._shown < (DRAW_EVERY_SECONDS if self._draw else LINE_EVERY_SECONDS):
                 return
             self._shown = now
@@ -59,7 +53,7 @@ class ByteProgress:
         return f"[{'#' * full}{' ' * (BAR_WIDTH - full)}] "
 
     def _describe(self) -> str:
-        rate = self._done / max(self._clock() - self._began, 1e-9)
+        rate = self._done / max(time.monotonic() - self._began, 1e-9)
         done, total = show_size(self._done), show_size(self._total)
         line = f"{self._work}: {done} of {total}, {rate / 1e6:.0f} MB/s"
         if not 0 < self._done < self._total:

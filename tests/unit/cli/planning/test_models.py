@@ -11,10 +11,10 @@ import slipstream
 from slipstream.cli.main import run
 from slipstream.planning import LaunchPlan
 from slipstream.planning.drafters.resolution import ModelReport
-from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
 from tests.snapshots import read_snapshot
 from tests.unit.checkpoints.folders import LLAMA, drafter_tensors, write_checkpoint
 from tests.unit.cli.pairs import write_pair
+from tests.untrained_drafter import DrafterShape, drafter_config
 
 Capture = pytest.CaptureFixture[str]
 

@@ -17,9 +17,9 @@ import pytest
 
 from slipstream.planning.drafters.candidates import Candidate, DrafterList
 from slipstream.planning.drafters.resolution import ModelReport
-from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
 from tests.unit.checkpoints.folders import LLAMA, LLAMA_TENSORS, drafter_tensors, write_checkpoint
 from tests.unit.checkpoints.hub_server import FakeHub, Fault, Repository, run_hub
+from tests.untrained_drafter import DrafterShape, drafter_config
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 BASE = "base_model:maker/target"

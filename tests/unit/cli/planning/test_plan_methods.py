@@ -8,7 +8,6 @@ import pytest
 from slipstream.cli.main import run
 from slipstream.engines.vllm_methods import METHOD_NAMES, METHODS
 from slipstream.planning import LaunchPlan
-from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
 from tests.unit.checkpoints.folders import (
     LLAMA,
     LLAMA_TENSORS,
@@ -16,6 +15,7 @@ from tests.unit.checkpoints.folders import (
     drafter_tensors,
     write_checkpoint,
 )
+from tests.untrained_drafter import DrafterShape, drafter_config
 
 Capture = pytest.CaptureFixture[str]
 

@@ -10,7 +10,6 @@ import pytest
 
 from slipstream.cli.main import run
 from slipstream.hardware import load_host
-from slipstream.proving_ground.untrained_drafter import DrafterShape, drafter_config
 from slipstream.serving.access.keys import find_key_file, make_key, read_keys
 from slipstream.serving.run import Run
 from slipstream.serving.service.container import decide_bind
@@ -22,6 +21,7 @@ from tests.unit.cli.serving.test_serve import (
 )
 from tests.unit.planning.settings.test_container_variables import CONTAINER
 from tests.unit.serving.supervision.fake_engine import PROGRAM
+from tests.untrained_drafter import DrafterShape, drafter_config
 
 Capture = pytest.CaptureFixture[str]
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from slipstream.checkpoints.checkpoint import ConversationFacts
-from slipstream.engines.vllm_tables import VERSION, read_parsers
+from slipstream.engines.vllm_tables import VERSION, read_multimodal, read_table
 from slipstream.planning import LaunchPlan, make_plan
 from slipstream.planning.inputs import PlanInputs
 from slipstream.planning.settings.conversation import (
@@ -291,30 +291,30 @@ KNOWN = {family.name: family for family in load_families()}
 
 
 def test_the_parsers_are_those_of_the_engine_that_is_planned_for() -> None:
-    table = read_parsers(VERSION)
-    assert "step5" in read_parsers("0.33.0").tool.keys() - table.tool.keys()
-    assert len(table.tool) > 50
-    assert len(table.reasoning) > 35
-    assert "Qwen3_5ForConditionalGeneration" in table.multimodal
+    tools = read_table("tool parsers", VERSION)
+    assert "step5" in read_table("tool parsers", "0.33.0").keys() - tools.keys()
+    assert len(tools) > 50
+    assert len(read_table("reasoning parsers", VERSION)) > 35
+    assert "Qwen3_5ForConditionalGeneration" in read_multimodal(VERSION)
 
 
 def test_every_parser_that_a_family_names_is_registered() -> None:
-    table = read_parsers()
     tools = {one.tool_parser for one in KNOWN.values()} - {None}
     reasoning = {one.reasoning_parser for one in KNOWN.values()} - {None}
-    assert tools - table.tool.keys() == set()
-    assert reasoning - table.reasoning.keys() == set()
+    assert tools - read_table("tool parsers", None).keys() == set()
+    assert reasoning - read_table("reasoning parsers", None).keys() == set()
     assert len(KNOWN) == len(load_families())
 
 
 @pytest.mark.parametrize("family", KNOWN.values(), ids=KNOWN)
 def test_a_familys_markers_are_what_its_parsers_look_for(family: Family) -> None:
-    table = read_parsers()
     if family.tool_parser and family.markers and family.tool_parser not in UNTAGGED:
-        assert set(family.markers) & set(table.tool[family.tool_parser])
+        row = read_table("tool parsers", None)[family.tool_parser]
+        assert set(family.markers) & set(row["markers"])
     tags = {one for one in family.reasoning_markers if one.startswith("<")}
     if family.reasoning_parser and family.reasoning_parser != "granite":
-        assert tags <= set(table.reasoning[family.reasoning_parser])
+        row = read_table("reasoning parsers", None)[family.reasoning_parser]
+        assert tags <= set(row["markers"])
 
 
 def test_a_family_without_markers_is_known_by_its_class() -> None:

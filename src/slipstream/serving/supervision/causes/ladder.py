@@ -149,7 +149,7 @@ def step_down(
     return None
 
 
-def take_rungs(plan: LaunchPlan, rungs: Sequence[Rung], taken: int = 0) -> LaunchPlan:
+def take_rungs(plan: LaunchPlan, rungs: Sequence[Rung], taken: int) -> LaunchPlan:
     """Return the plan after the rungs that the head of its group has stepped down.
 
     The first `taken` of them are behind it already.
@@ -174,10 +174,6 @@ def _draft_less(plan: LaunchPlan, because: str, _: tuple[Rung, ...]) -> LaunchPl
     if length.value > SHORT_DRAFT:
         length = _measure(SHORT_DRAFT, f"{because}; it was {length.value}")
     return plan.change(speculation=speculation.model_copy(update={"length": length, "rest": rest}))
-
-
-def _draft_nothing(plan: LaunchPlan, because: str, _: tuple[Rung, ...]) -> LaunchPlan:
-    return plan.without_drafts()
 
 
 def _take_less(plan: LaunchPlan, because: str, taken: tuple[Rung, ...]) -> LaunchPlan:
@@ -215,6 +211,6 @@ def _measure(value: Value, because: str) -> Choice[Value]:
 _STEPS: dict[Rung, Callable[[LaunchPlan, str, tuple[Rung, ...]], LaunchPlan]] = {
     "eager": _run_eager,
     "short-drafts": _draft_less,
-    "no-speculation": _draft_nothing,
+    "no-speculation": lambda plan, because, _: plan.without_drafts(),
     "less-memory": _take_less,
 }

@@ -115,7 +115,8 @@ class AccessLog:
                 return
         except FileNotFoundError:
             return
-        places = [path, *(_name_older(path, number) for number in range(1, self._older + 1))]
+        names = (f"{path.stem}-{number}{path.suffix}" for number in range(1, self._older + 1))
+        places = [path, *map(path.with_name, names)]
         for newer, older in reversed(list(pairwise(places))):
             if newer.exists():
                 newer.replace(older)
@@ -173,10 +174,6 @@ class RequestRecorder:
         if self._file is not None:
             os.close(self._file)
             self._file = None
-
-
-def _name_older(path: Path, number: int) -> Path:
-    return path.with_name(f"{path.stem}-{number}{path.suffix}")
 
 
 @contextmanager

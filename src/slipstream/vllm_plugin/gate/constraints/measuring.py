@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from hashlib import sha256
 from itertools import count
@@ -67,9 +67,9 @@ FITS = ConstraintVerdict("fits", 0)
 class Constraints:
     """Admits requests whose constraints were measured, and those without any."""
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self) -> None:
         self.worker = WorkerProcess()
-        self._clock = clock
+        self._clock = time.monotonic
         self._waiting: Counter[str] = Counter()
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._children = asyncio.Semaphore(CHILDREN)

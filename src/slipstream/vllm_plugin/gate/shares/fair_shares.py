@@ -11,7 +11,6 @@ One that needs more than its share gets them in its turn: until then others have
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -65,16 +64,10 @@ class _Share:
 class FairShares:
     """Distributes the engine's seats; if their number is unknown, every request gets one."""
 
-    def __init__(
-        self,
-        seats: int | None,
-        accounting: Accounting,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, seats: int | None, accounting: Accounting) -> None:
         self._seats = seats
         self._accounting = accounting
-        self._clock = clock
+        self._clock = time.monotonic
         self._shares: dict[str, _Share] = {}
         self._virtual = 0.0
         self._others = 0

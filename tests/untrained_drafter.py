@@ -11,6 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.atomic_files import make_folder_once, write_atomically
+from slipstream.training.design import spread_evenly
+
+TARGET: dict[str, Any] = {
+    "hidden_size": 576,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "intermediate_size": 1536,
+    "vocab_size": 49152,
+    "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-5,
+    "rope_parameters": {"rope_theta": 100000.0, "rope_type": "default"},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +96,6 @@ def drafter_config(target: dict[str, Any], shape: DrafterShape) -> dict[str, Any
             "target_layer_ids": list(shape.target_layer_ids or spread_evenly(1, target_layers - 3)),
         },
     }
-
-
-def spread_evenly(first: int, last: int, count: int = 5) -> tuple[int, ...]:
-    """Return layers evenly spread from the first to the last; fewer if there are not so many."""
-    step = (last - first) / (count - 1)
-    return tuple(sorted({round(first + step * number) for number in range(count)}))
 
 
 def weight_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
