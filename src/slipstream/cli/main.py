@@ -9,7 +9,7 @@ from typing import NoReturn
 from slipstream.cli.arguments import parse_arguments
 from slipstream.cli.quick_help import StandIns, asks_for_help
 from slipstream.cli.screen import open_screen
-from slipstream.errors import ExitCode, SlipstreamError
+from slipstream.errors import ExitCode, MissingPartError, SlipstreamError
 
 
 class _Bug(SlipstreamError):
@@ -26,6 +26,19 @@ def run_and_exit() -> None:
     if asks_for_help(sys.argv[1:]):
         sys.meta_path.insert(0, StandIns())
     sys.exit(run(sys.argv[1:], os.environ))
+
+
+def _name_fault(fault: Exception) -> SlipstreamError:
+    """Tell a package that cannot be imported here from a bug of ours."""
+    if isinstance(fault, ImportError) and (fault.name or "").partition(".")[0] != "slipstream":
+        first = (str(fault).splitlines() or [""])[0]
+        return MissingPartError(
+            f"a package of this environment cannot be imported: {first}", hint="slipstream doctor"
+        )
+    return _Bug(
+        f"this is a bug in slipstream: {type(fault).__name__}: {fault}",
+        hint="report it with `slipstream doctor --bundle bug.zip` and the output of --verbose",
+    )
 
 
 def _leave(number: int, _: object) -> NoReturn:
@@ -56,12 +69,9 @@ def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         if isinstance(fault.__cause__, KeyboardInterrupt):
             # Python 3.11 wraps what hits it while a class is being made.
             return ExitCode.INTERRUPTED
-        bug = _Bug(
-            f"this is a bug in slipstream: {type(fault).__name__}: {fault}",
-            hint="report it with the output of the same command and --verbose",
-        )
-        bug.__cause__ = fault
-        screen.fail(bug)
-        return bug.exit_code
+        error = _name_fault(fault)
+        error.__cause__ = fault
+        screen.fail(error)
+        return error.exit_code
     finally:
         screen.rest()

@@ -13,9 +13,8 @@ if TYPE_CHECKING:
 
 # Verbs of other programs and of an earlier version, and what begins the same command here.
 FOREIGN_VERBS = {
-    **dict.fromkeys(("run", "start", "launch"), "serve"),
+    **dict.fromkeys(("run", "start", "launch", "pull", "download"), "serve"),
     **dict.fromkeys(("list", "ls", "search", "show", "info", "inspect", "drafters"), "models"),
-    **dict.fromkeys(("pull", "download"), "deploy prepare"),
     **dict.fromkeys(("rm", "kill", "down"), "stop"),
     "ps": "status",
     "benchmark": "bench",

@@ -17,6 +17,8 @@ from slipstream.user_folders import find_local
 
 TABLE = Path(__file__).parent / "machines.toml"
 GRAMMAR = "NAME, NAMExN for N accelerators, Nx-NAME for N linked machines"
+OTHER_NAMES = {"spark": "gb10", "dgxspark": "gb10"}
+_SIGNS = re.compile("[ _-]+")
 _ADDRESS = re.compile(r"localhost|\d+(?:\.\d+){3}|[\da-f]*:[\da-f:]*")
 _COUNTED = re.compile(r"(?:(?P<machines>[1-9]\d?)x-)?(?P<name>.+?)(?:x(?P<accelerators>[1-9]\d?))?")
 _TAKEN_AT = "2026-11-15T00:00:00Z"
@@ -44,12 +46,25 @@ def load_host(name_or_file: str) -> Host:
         )
     path = find_local(name_or_file)
     if not path.exists():
+        if (meant := _find_nearest(name_or_file)) is not None:
+            raise InvalidInputError(
+                f"no known machine is called {name_or_file}; did you mean {meant}?",
+                hint=f"slipstream plan TARGET --host {meant}",
+            )
         raise InvalidInputError(
             f"there is no file {name_or_file}, and no known machine of that name",
             details=(f"known: {', '.join(list_machines())}", f"as {GRAMMAR}"),
             hint="slipstream probe --json > FILE, on that machine",
         )
     return read_record(path, Host, hint="slipstream probe --json > FILE")
+
+
+def _find_nearest(text: str) -> str | None:
+    """Return the machine whose name differs in signs and case, or is another name of it."""
+    plain = _SIGNS.sub("", text.lower())
+    names = {_SIGNS.sub("", name): name for name in list_machines()} | OTHER_NAMES
+    ends = (name for short, name in names.items() if len(plain) > 3 and short.endswith(plain))
+    return names.get(plain) or next(ends, None)
 
 
 def _find_machine(text: str) -> Host | None:

@@ -12,6 +12,7 @@ from slipstream.cli.arguments import parse_arguments
 from slipstream.cli.main import run
 from slipstream.cli.planning import probe
 from slipstream.cli.words import FOREIGN_VERBS
+from slipstream.errors import MissingPartError
 from tests.snapshots import read_snapshot
 
 Capture = pytest.CaptureFixture[str]
@@ -89,6 +90,19 @@ def test_a_bug_leaves_with_70_and_asks_for_a_report(
     assert brief == read_snapshot("bug.txt", brief)
     assert run(["probe", "--verbose"], {}) == 70
     assert 'raise ZeroDivisionError("division by zero")' in capsys.readouterr().err
+
+
+def test_a_package_that_cannot_be_imported_is_no_bug_of_ours(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stumble(*_: object) -> None:
+        raise ModuleNotFoundError("Could not import module 'LlamaConfig'.\nMore of it")
+
+    monkeypatch.setattr(probe, "run", stumble)
+    assert run(["probe"], {}) == MissingPartError.exit_code
+    shown = capsys.readouterr().err
+    assert "cannot be imported: Could not import module 'LlamaConfig'.\n" in shown
+    assert "hint: slipstream doctor\n" in shown
 
 
 @pytest.mark.parametrize("wrapped", [False, True])

@@ -142,6 +142,9 @@ def test_linked_sparks_have_the_rate_of_their_ports() -> None:
         ("~no-such-user", "probe --json"),
         ("h" * 300, "probe --json"),
         ("h100\0", "probe --json"),
+        ("RTX 4090", "--host rtx-4090"),
+        ("4090", "--host rtx-4090"),
+        ("DGX Spark", "--host gb10"),
     ],
 )
 def test_a_name_that_is_no_machine_is_refused_with_what_to_type(name: str, part: str) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from slipstream.checkpoints.files import GGUF_MESSAGE
 from slipstream.checkpoints.hub import is_hub_name, name_stem
 from slipstream.errors import InvalidInputError
+from slipstream.hardware import list_machines
 from slipstream.planning import PlanOptions
 from slipstream.recipes import load_drafters, load_models, load_recipes
 from slipstream.user_folders import find_local
@@ -30,9 +31,11 @@ def find_target(name: str) -> str:
     if not is_hub_name(name):
         recipe = next((one for one in load_recipes() if one.name == name), None)
         if recipe is not None:
+            host = next((one for one in recipe.machines if one in list_machines()), None)
+            words = ("plan", recipe.target, "--drafter", recipe.drafter)
+            machine = ("--host", host) if host else ()
             raise InvalidInputError(
-                f"{name} is a recipe, not a model",
-                hint=f"slipstream plan {recipe.target} --drafter {recipe.drafter}",
+                f"{name} is a recipe, not a model", hint=" ".join(("slipstream", *words, *machine))
             )
         known = find_known(name)
         if known and known.lower().endswith(f"/{name.lower()}"):

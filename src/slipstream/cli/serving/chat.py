@@ -39,7 +39,7 @@ Everything else is sent. An answer ends with its tokens, the tokens per second
 after the first, the tokens per step of the target and the time to the first."""
 _NAMES = ("/plain", "/new", "/help", "/exit")
 # A path, or a slash within a sentence, is a message.
-_COMMAND = re.compile(r"/[a-z]+")
+_COMMAND = re.compile(r"/[a-z]+(?: .*)?")
 
 
 def add_arguments(add: OptionAdder) -> None:
@@ -150,7 +150,8 @@ class _Session:
             self._begin()
             self._finish(self._conversation.ask_plainly(self._show))
         elif _COMMAND.fullmatch(word):
-            raise InvalidInputError(f"no command {word}", hint=f"one of {', '.join(_NAMES)}")
+            name = word.partition(" ")[0]
+            raise InvalidInputError(f"no command {name}", hint=f"one of {', '.join(_NAMES)}")
         elif word:
             self._begin()
             self._finish(self._conversation.ask(line, self._show))

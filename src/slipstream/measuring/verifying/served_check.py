@@ -82,6 +82,7 @@ def conclude(regret: Regret, counts: EngineCounts, *, drafted: bool) -> tuple[bo
         fact = "nothing was drafted" if counts.drafts == 0 else "no draft was accepted"
         return False, f"Cannot tell: {fact}, so nothing was tested."
     return True, (
-        f"Each of {regret.tokens:,} tokens is the target's own choice or close to it, at most "
-        f"{regret.worst:.2f} below."
+        f"Passed: each of {regret.tokens:,} tokens is the target's own choice or at most "
+        f"{regret.worst:.2f} below it in log-probability; {counts.accepted:,} draft tokens were "
+        "accepted."
     )

@@ -243,7 +243,9 @@ def test_a_sound_server_passes(pair: list[str], tmp_path: Path, capsys: Capture)
     assert told.passed
     assert told.regret.faults == 0
     assert told.counts.accepted
-    assert told.sentence.startswith(f"Each of {told.regret.tokens} tokens is the target's own")
+    assert told.sentence.startswith(
+        f"Passed: each of {told.regret.tokens} tokens is the target's own"
+    )
     judged = [body for body in engine.bodies if "prompt_logprobs" in body]
     assert len(judged) == told.regret.answers
 

@@ -156,7 +156,12 @@ def test_plain_asks_the_last_message_again_by_a_header(monkeypatch: Patch, capsy
 
 
 @pytest.mark.parametrize(
-    ("line", "said"), [("/plain", "there is no message to repeat"), ("/quit", "no command /quit")]
+    ("line", "said"),
+    [
+        ("/plain", "there is no message to repeat"),
+        ("/quit", "no command /quit"),
+        ("/set max_tokens 24", "no command /set"),
+    ],
 )
 def test_a_command_that_cannot_be_done_is_not_sent(
     line: str, said: str, monkeypatch: Patch, capsys: Capture
