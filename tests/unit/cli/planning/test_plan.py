@@ -240,7 +240,6 @@ def test_sglangs_dflash_is_refused_for_a_cpu(capsys: Capture) -> None:
     [
         ([], 2, "hint: slipstream plan TARGET\n"),
         (["nobody/nothing", "--no-speculation"], 1, "HF_HUB_OFFLINE"),
-        (["qwen3.5-27b-nvfp4-gb10"], 1, "--drafter z-lab/Qwen3.5-27B-DFlash --host gb10\n"),
         ([QWEN, "--k", "0"], 2, "argument --k: '0'"),
         ([QWEN, "--users", "-4"], 2, "argument --users: '-4'"),
         ([QWEN, "--context", "0"], 2, "argument --context: '0'"),
