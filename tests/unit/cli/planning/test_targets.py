@@ -30,7 +30,8 @@ def find_hint(capsys: Capture) -> str:
         (("plan", "Qwen/Qwen3-8B", "--drafter", "a/b-GGUF"), "slipstream models"),
         (
             ("plan", "gemma-4-31b-it-b300"),
-            "slipstream plan google/gemma-4-31B-it --drafter z-lab/gemma-4-31B-it-DFlash --host b300",
+            "slipstream plan google/gemma-4-31B-it --drafter z-lab/gemma-4-31B-it-DFlash "
+            "--host b300",
         ),
     ],
 )
