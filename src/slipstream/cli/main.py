@@ -36,8 +36,8 @@ def _name_fault(fault: Exception) -> SlipstreamError:
             f"a package of this environment cannot be imported: {first}", hint="slipstream doctor"
         )
     return _Bug(
-        f"this is a bug in slipstream: {type(fault).__name__}: {fault}",
-        hint="report it with `slipstream doctor --bundle bug.zip` and the output of --verbose",
+        f"this is a bug in slipstream, please report it: {type(fault).__name__}: {fault}",
+        hint="slipstream doctor --bundle bug.zip",
     )
 
 
