@@ -81,8 +81,8 @@ def conclude(regret: Regret, counts: EngineCounts, *, drafted: bool) -> tuple[bo
     if drafted and not counts.accepted:
         fact = "nothing was drafted" if counts.drafts == 0 else "no draft was accepted"
         return False, f"Cannot tell: {fact}, so nothing was tested."
+    tested = f"; {counts.accepted:,} draft tokens were accepted" if drafted else ""
     return True, (
         f"Passed: each of {regret.tokens:,} tokens is the target's own choice or at most "
-        f"{regret.worst:.2f} below it in log-probability; {counts.accepted:,} draft tokens were "
-        "accepted."
+        f"{regret.worst:.2f} below it in log-probability{tested}."
     )

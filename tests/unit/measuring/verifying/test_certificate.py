@@ -144,7 +144,7 @@ def test_nothing_else_passes(changes: dict[str, Any], beginning: str) -> None:
 @pytest.mark.parametrize(
     ("drafted", "counted", "passed", "beginning"),
     [
-        (regret("drafted"), {"drafts": 9, "accepted": 5}, True, "Each of 9,000 tokens"),
+        (regret("drafted"), {"drafts": 9, "accepted": 5}, True, "Passed: each of 9,000 tokens"),
         (regret("drafted", 2), {"drafts": 9, "accepted": 5}, False, "2 of 9,000 tokens are not"),
         (regret("drafted"), {"drafts": 9, "accepted": 0}, False, "Cannot tell: no draft was acc"),
         (regret("drafted"), {"drafts": 0, "accepted": 0}, False, "Cannot tell: nothing was draft"),
