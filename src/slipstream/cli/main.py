@@ -69,9 +69,9 @@ def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         if isinstance(fault.__cause__, KeyboardInterrupt):
             # Python 3.11 wraps what hits it while a class is being made.
             return ExitCode.INTERRUPTED
-        error = _name_fault(fault)
-        error.__cause__ = fault
-        screen.fail(error)
-        return error.exit_code
+        found = _name_fault(fault)
+        found.__cause__ = fault
+        screen.fail(found)
+        return found.exit_code
     finally:
         screen.rest()
