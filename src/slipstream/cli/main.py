@@ -31,9 +31,13 @@ def run_and_exit() -> None:
 def _name_fault(fault: Exception) -> SlipstreamError:
     """Tell a package that cannot be imported here from a bug of ours."""
     if isinstance(fault, ImportError) and (fault.name or "").partition(".")[0] != "slipstream":
-        first = (str(fault).splitlines() or [""])[0]
+        cause: BaseException = fault
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        first = (str(cause).splitlines() or [""])[0]
         return MissingPartError(
-            f"a package of this environment cannot be imported: {first}", hint="slipstream doctor"
+            f"a package of this environment cannot be imported: {first}",
+            hint="install Slipstream again, in a new environment",
         )
     return _Bug(
         f"this is a bug in slipstream, please report it: {type(fault).__name__}: {fault}",

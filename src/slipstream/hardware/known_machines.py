@@ -17,7 +17,7 @@ from slipstream.user_folders import find_local
 
 TABLE = Path(__file__).parent / "machines.toml"
 GRAMMAR = "NAME, NAMExN for N accelerators, Nx-NAME for N linked machines"
-OTHER_NAMES = {"spark": "gb10", "dgxspark": "gb10"}
+_OTHER_NAMES = {"spark": "gb10", "dgxspark": "gb10"}
 _SIGNS = re.compile("[ _-]+")
 _ADDRESS = re.compile(r"localhost|\d+(?:\.\d+){3}|[\da-f]*:[\da-f:]*")
 _COUNTED = re.compile(r"(?:(?P<machines>[1-9]\d?)x-)?(?P<name>.+?)(?:x(?P<accelerators>[1-9]\d?))?")
@@ -62,7 +62,7 @@ def load_host(name_or_file: str) -> Host:
 def _find_nearest(text: str) -> str | None:
     """Return the machine whose name differs in signs and case, or is another name of it."""
     plain = _SIGNS.sub("", text.lower())
-    names = {_SIGNS.sub("", name): name for name in list_machines()} | OTHER_NAMES
+    names = {_SIGNS.sub("", name): name for name in list_machines()} | _OTHER_NAMES
     ends = (name for short, name in names.items() if len(plain) > 3 and short.endswith(plain))
     return names.get(plain) or next(ends, None)
 

@@ -96,13 +96,14 @@ def test_a_package_that_cannot_be_imported_is_no_bug_of_ours(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stumble(*_: object) -> None:
-        raise ModuleNotFoundError("Could not import module 'LlamaConfig'.\nMore of it")
+        cause = RuntimeError("operator torchvision::nms does not exist\nMore of it")
+        raise ModuleNotFoundError("Could not import module 'LlamaConfig'.") from cause
 
     monkeypatch.setattr(probe, "run", stumble)
     assert run(["probe"], {}) == MissingPartError.exit_code
     shown = capsys.readouterr().err
-    assert "cannot be imported: Could not import module 'LlamaConfig'.\n" in shown
-    assert "hint: slipstream doctor\n" in shown
+    assert "cannot be imported: operator torchvision::nms does not exist\n" in shown
+    assert "hint: install Slipstream again, in a new environment\n" in shown
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
