@@ -9,7 +9,7 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 PATIENCE_SECONDS = 60
 
@@ -31,6 +31,15 @@ class Typist:
 
     def type(self, key: bytes) -> None:
         os.write(self.terminal, key)
+
+    def interrupt(self, condition: Callable[[bytes], bool]) -> None:
+        """Press Ctrl-C until it shows: Python loses one between a prompt and its wait for a key."""
+        until = time.monotonic() + PATIENCE_SECONDS
+        while not condition(self.shown):
+            assert time.monotonic() < until, self.shown
+            self.type(b"\x03")
+            with suppress(AssertionError):
+                self.read_until(condition, 5)
 
 
 @contextmanager
