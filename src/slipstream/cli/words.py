@@ -24,6 +24,7 @@ FOREIGN_VERBS = {
     "contribute": "compare --rounds 1 --recipe FILE",
     "fleet endpoints": "fleet status --json",
 }
+FOREIGN_FLAGS = {"--gpu": "--host", "--machine": "--host", "--hardware": "--host"}
 
 
 def unknown_verb(words: Sequence[str], known: Iterable[str]) -> UsageError:
@@ -69,6 +70,7 @@ def parse_words(
 def _unknown_words(parser: "Parser", words: Sequence[str], *, for_engine: bool) -> UsageError:
     """Say what was not understood, and the option that is spelt most like it."""
     flag = words[0].partition("=")[0]
+    flag = FOREIGN_FLAGS.get(flag, flag)
     close = difflib.get_close_matches(flag, parser._option_string_actions, n=1)
     if not close and for_engine and flag.startswith("--"):
         from slipstream.engines.vllm_tables import read_arguments

