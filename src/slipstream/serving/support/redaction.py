@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from slipstream.engines.vllm import PARTS
 from slipstream.engines.vllm_log import read_phase
 from slipstream.engines.vllm_methods import METHOD_NAMES
 from slipstream.engines.vllm_tables import read_arguments
@@ -62,7 +63,7 @@ _ADDRESS = re.compile(
     re.IGNORECASE,
 )
 _DOTTED = re.compile(r"\b[A-Za-z][\w-]*(?:\.[\w-]+)*\.[A-Za-z]\w+\b")
-_PACKAGES = {"vllm", "torch", "transformers", "slipstream", "numpy", "triton", "flashinfer"}
+_PACKAGES = {"vllm", "slipstream", "numpy", "triton", "flashinfer", *PARTS}
 _PACKAGE_PATH = re.compile(r"site-packages/([\w./-]+)")
 _SOURCE = re.compile(r"(?:[a-z_]+|__init__)\.py")
 _HARMLESS_ADDRESS = {"127.0.0.1", "0.0.0.0", "::1"}
@@ -220,7 +221,8 @@ def _clean_quotes(text: str) -> str:
 
 def _show_quoted(found: re.Match[str]) -> str:
     quote, inner = found[0][0], next(part for part in found.groups() if part is not None)
-    kept = _is_plain(inner) or inner.lower() in _list_published()
+    is_module = inner.partition(".")[0] in _PACKAGES and re.fullmatch(r"[\w.]+", inner)
+    kept = is_module or _is_plain(inner) or inner.lower() in _list_published()
     return found[0] if kept or inner.startswith("[") else f"{quote}[text]{quote}"
 
 

@@ -57,6 +57,10 @@ REDACTOR = Redactor(
         ("template '{{ Be kind", "template [text]"),
         ("File /x/site-packages/vllm/core.py", "File .../site-packages/vllm/core.py"),
         ("32,896 tokens, 1.55/23.54 GiB, 100%", "32,896 tokens, 1.55/23.54 GiB, 100%"),
+        ("No module named 'torchvision.ops'", "No module named 'torchvision.ops'"),
+        ("operator torchvision::nms does not exist", "operator torchvision::nms does not exist"),
+        ("No module named 'acme_legal'", "No module named '[text]'"),
+        ("asked 'vllm. what is it?'", "asked '[text]'"),
         ("grüße", "gr??e"),
     ],
 )
