@@ -1,5 +1,6 @@
 """What a pattern matches reaches no file; a hostile text costs itself only."""
 
+import random
 import re
 import socket
 import subprocess
@@ -10,10 +11,19 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer, decoders, models
 
 from slipstream.learning import collector
 from slipstream.learning.collector import strike_out
-from slipstream.learning.kept_text import SOCKET, decode, encode, read_kept
+from slipstream.learning.kept_text import (
+    FILE_BYTES,
+    FILES_PER_KIND,
+    SOCKET,
+    decode,
+    encode,
+    read_kept,
+)
+from slipstream.steering.state import KINDS
 from slipstream.vllm_plugin.steering.answer_sender import AnswerSender
 
 MAIL = re.compile(r"[\w.]+@[\w.]+")
@@ -57,7 +67,15 @@ def test_a_pattern_that_takes_too_long_for_a_text_costs_the_text(
 
 @contextmanager
 def running(folder: Path, *patterns: str, tokenizer: str = "-") -> Iterator[Path]:
-    """Run the collector, until the block ends."""
+    """Run the collector, until the block ends; yield where it keeps."""
+    with started(folder, *patterns, tokenizer=tokenizer):
+        yield folder / "kept"
+
+
+@contextmanager
+def started(
+    folder: Path, *patterns: str, tokenizer: str = "-"
+) -> Iterator["subprocess.Popen[bytes]"]:
     place = folder / SOCKET
     place.unlink(missing_ok=True)
     words = (str(folder / "kept"), str(place), tokenizer, *patterns)
@@ -69,7 +87,7 @@ def running(folder: Path, *patterns: str, tokenizer: str = "-") -> Iterator[Path
         while not place.exists():
             assert time.monotonic() < until
             time.sleep(0.02)
-        yield folder / "kept"
+        yield process
     finally:
         process.kill()
         process.wait()
@@ -117,3 +135,41 @@ def test_a_stuck_collector_costs_the_core_no_time(tmp_path: Path) -> None:
             sender.send("code", [1] * 100, [3] * 100)
         assert time.monotonic() - began < 5
         sender.close()
+
+
+@pytest.mark.weekly
+@pytest.mark.timeout(600)
+def test_100_000_answers_take_no_more_disk_and_memory_and_leave_nothing_struck_out(
+    tmp_path: Path,
+) -> None:
+    letters = {chr(code): code - 31 for code in range(32, 127)}
+    spelling = Tokenizer(models.WordLevel({"": 0, **letters}, unk_token=""))
+    spelling.decoder = decoders.Fuse()
+    spelling.save(str(tmp_path / "tokenizer.json"))
+    chance, struck, sizes = random.Random(1), 0, list[tuple[int, int]]()
+    patterns = (MAIL.pattern, r"hunter\d+")
+    with (
+        started(tmp_path, *patterns, tokenizer=str(tmp_path / "tokenizer.json")) as process,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as core,
+    ):
+        core.connect(str(tmp_path / SOCKET))
+        for number in range(100_000):
+            text = "what is it that is asked here, and told, over and over? " * 4
+            if number % 7 == 0:
+                struck, place = struck + 1, chance.randrange(len(text))
+                secret = chance.choice(["SECRET.ann@example.com", "hunter2SECRET"])
+                text = f"{text[:place]} {secret} {text[place:]}"
+            tokens, border = [letters[one] for one in text], chance.randrange(20, 100)
+            record = encode(KINDS[number % len(KINDS)], 0, tokens[:border], tokens[border:])
+            assert record is not None
+            core.send(record)
+            if number % 10_000 == 9_999:
+                status = Path(f"/proc/{process.pid}/status").read_text()
+                kept = sum(one.stat().st_size for one in (tmp_path / "kept").iterdir())
+                sizes.append((int(re.search(r"VmHWM:\s+(\d+)", status)[1]) >> 10, kept >> 20))  # type: ignore[index]
+    sys.stdout.write(f"{struck} struck out; MiB of memory and disk every 10,000: {sizes}\n")
+    texts = [spelling.decode([*one.prompt, *one.answer]) for one in read_kept(tmp_path / "kept")]
+    assert len(texts) > 1000
+    assert not [text for text in texts if "SECRET" in text or "@" in text or "hunter" in text]
+    assert max(kept for _, kept in sizes) <= len(KINDS) * FILES_PER_KIND * FILE_BYTES >> 20
+    assert sizes[-1][0] - sizes[0][0] <= 2
