@@ -77,6 +77,8 @@ class ChatAnswer(Record):
     steps: int | None
     accepted: int | None
     same_text: bool | None = None
+    # Whether the compared texts are sampled, and so differ by chance.
+    sampled: bool | None = None
 
     @property
     def tokens_per_step(self) -> float | None:

@@ -50,7 +50,9 @@ class ChatConversation:
         """Ask the last message again without drafts; the conversation keeps the first answer."""
         answer = self._send(self.messages[:-1], show, plain=True)
         if self.last is not None and not (answer.interrupted or self.last.interrupted):
-            return answer.model_copy(update={"same_text": answer.text == self.last.text})
+            sampled = self.settings.get("temperature") != 0
+            same = answer.text == self.last.text
+            return answer.model_copy(update={"same_text": same, "sampled": sampled})
         return answer
 
     def begin_anew(self) -> None:

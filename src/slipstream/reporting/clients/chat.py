@@ -27,7 +27,9 @@ def render_figures(answer: ChatAnswer, *, colour: bool) -> str:
     if answer.finish_reason == "length":
         lines.append("it was cut off at its length limit")
     if answer.same_text is not None:
-        lines.append("the same text" if answer.same_text else "different text than before")
+        by_chance = ", as sampling does: compare with --temperature 0" if answer.sampled else ""
+        different = f"different text than before{by_chance}"
+        lines.append("the same text" if answer.same_text else different)
     if answer.plain and answer.accepted:
         lines.append("it was drafted anyway: only a server with the gate can leave drafts out")
     joined = (answer.steps or 0) - answer.chunks
