@@ -57,7 +57,7 @@ VERB_GROUPS = {
         "deploy": "write Kubernetes files for a plan, and check such files for unsafe settings",
     },
 }
-# Verbs that the first help does not list.
+# Verbs that the first help names under its list.
 SHELL_VERBS = {
     "config": "show which defaults take effect here, and where each comes from",
     "completion": "print a script that completes the command in bash, zsh or fish",
@@ -225,7 +225,9 @@ def make_root_parser() -> Parser:
         usage="slipstream [--help] [--version] VERB ...",
         description="Plug-and-play DFlash speculative decoding on vLLM.\n\n"
         + _list_verbs(VERB_GROUPS),
-        epilog="Run `slipstream VERB --help` for the options of a verb.",
+        epilog="Run `slipstream VERB --help` for the options of a verb. Two more verbs are for "
+        "your shell: `config` shows the defaults that take effect, `completion` prints a script "
+        "for Tab.",
         formatter_class=_HELP_FORMATTER,
         add_help=False,
     )

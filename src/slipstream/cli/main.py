@@ -28,7 +28,7 @@ def run_and_exit() -> None:
     sys.exit(run(sys.argv[1:], os.environ))
 
 
-def _name_fault(fault: Exception) -> SlipstreamError:
+def _name_fault(fault: Exception, arguments: Sequence[str]) -> SlipstreamError:
     """Tell a package that cannot be imported here from a bug of ours."""
     if isinstance(fault, ImportError) and (fault.name or "").partition(".")[0] != "slipstream":
         cause: BaseException = fault
@@ -37,7 +37,9 @@ def _name_fault(fault: Exception) -> SlipstreamError:
         first = (str(cause).splitlines() or [""])[0]
         return MissingPartError(
             f"a package of this environment cannot be imported: {first}",
-            hint="install Slipstream again, in a new environment",
+            hint="install Slipstream again, in a new environment"
+            if "doctor" in arguments
+            else "slipstream doctor",
         )
     return _Bug(
         f"this is a bug in slipstream, please report it: {type(fault).__name__}: {fault}",
@@ -73,7 +75,7 @@ def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         if isinstance(fault.__cause__, KeyboardInterrupt):
             # Python 3.11 wraps what hits it while a class is being made.
             return ExitCode.INTERRUPTED
-        found = _name_fault(fault)
+        found = _name_fault(fault, arguments)
         found.__cause__ = fault
         screen.fail(found)
         return found.exit_code

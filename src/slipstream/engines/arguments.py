@@ -22,6 +22,9 @@ from slipstream.errors import UsageError
 Value = Any
 """A switch is a bool, an argument with many values a list, JSON what it holds, else a scalar."""
 
+# Not `vllm serve`, which fails in the CPU build.
+ENGINE_HELP = "python -m vllm.entrypoints.openai.api_server --help=all"
+
 _SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _SUFFIXES |= {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT])")
@@ -100,7 +103,7 @@ def parse_size(text: str) -> int:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"vLLM would reject this: {message}", hint="vllm serve --help=all")
+        raise UsageError(f"vLLM would reject this: {message}", hint=ENGINE_HELP)
 
 
 @cache
@@ -289,5 +292,5 @@ def _not_understood(word: str) -> UsageError:
         )
     return UsageError(
         f"vLLM {' or '.join(VERSIONS)} has no argument {name}",
-        hint=near[0] if near else "vllm serve --help=all",
+        hint=near[0] if near else ENGINE_HELP,
     )

@@ -1,6 +1,6 @@
 """The catalogue that ships with the package, and the user's own recipes in an overlay.
 
-Shipped entries are TOML, written by hand; those of the overlay are JSON, as `train` leaves them.
+TOML is written by hand or by `compare --recipe`, JSON by `train --promote`.
 """
 
 import json
@@ -47,7 +47,7 @@ def load_recipes_for(
 
 
 def _list_files(folder: Path, overlay: Path | None) -> list[Path]:
-    own = [] if overlay is None else sorted(overlay.glob("*.json"))
+    own = [] if overlay is None else sorted([*overlay.glob("*.json"), *overlay.glob("*.toml")])
     return [*own, *sorted(folder.glob("*.toml"))]
 
 

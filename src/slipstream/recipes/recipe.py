@@ -144,6 +144,11 @@ class Recipe(Record):
     target_facts: Checkpoint | None = None
     drafter_facts: Checkpoint | None = None
 
+    def rank(self, machine: str | None) -> tuple[bool, bool, int, int]:
+        """Return what sorts the recipes of a pair, with the one that a plan takes first."""
+        elsewhere = machine not in self.machines
+        return elsewhere, self.engine != "vllm", self.nodes, -len(self.evidence)
+
 
 class RecipeList(Record):
     schema_version: Literal[1] = 1

@@ -27,6 +27,7 @@ from slipstream.serving.run import Event, Process, Run, RunFolder
 from slipstream.serving.run_status import RunStatus, read_live, read_status
 from slipstream.serving.supervision.engine_session import list_session, read_share
 from slipstream.steering.drafts import Drafts
+from slipstream.steering.ledger import SUPERVISOR_KEY
 from slipstream.steering.percentiles import Percentiles, rank
 from slipstream.steering.state import SteeringState
 
@@ -61,7 +62,7 @@ class EngineFigures(Drafts):
 
 
 class Traffic(Record):
-    """The requests that ended within the last minutes, as far as the log's end holds them."""
+    """Requests of others that ended in the last minutes, as far as the log's end holds them."""
 
     seconds: float
     requests: int
@@ -186,7 +187,8 @@ def parse_engine_figures(text: str) -> EngineFigures:
 
 
 def _read_traffic(folder: RunFolder, now: datetime) -> Traffic | None:
-    lines = list(_read_accesses(read_end(folder.access_log, TAIL_BYTES)))
+    accesses = _read_accesses(read_end(folder.access_log, TAIL_BYTES))
+    lines = [line for line in accesses if line.key != SUPERVISOR_KEY]
     if not lines:
         return None
     since = max(lines[0].at, now - TRAFFIC_WINDOW)

@@ -236,9 +236,11 @@ class _Sums:
 
 
 def summarize(lines: Iterable[LedgerLine], by: Grouping) -> LedgerSummary:
-    """Add up requests by what they have in common."""
+    """Add up requests by what they have in common; the run's own count only as those of a key."""
     groups, total = dict[str, _Sums](), _Sums()
     for line in lines:
+        if line.key == SUPERVISOR_KEY and by != "key":
+            continue
         groups.setdefault(_NAMES[by](line), _Sums()).add(line)
         total.add(line)
     tokens = total.counts["tokens"]

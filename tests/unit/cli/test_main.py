@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+from types import ModuleType
 
 import pytest
 
@@ -11,6 +12,7 @@ from slipstream import __version__
 from slipstream.cli.arguments import parse_arguments
 from slipstream.cli.main import run
 from slipstream.cli.planning import probe
+from slipstream.cli.serving import doctor
 from slipstream.cli.words import FOREIGN_VERBS
 from slipstream.errors import MissingPartError
 from tests.snapshots import read_snapshot
@@ -92,18 +94,22 @@ def test_a_bug_leaves_with_70_and_asks_for_a_report(
     assert 'raise ZeroDivisionError("division by zero")' in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("verb", "hint"),
+    [(probe, "slipstream doctor"), (doctor, "install Slipstream again, in a new environment")],
+)
 def test_a_package_that_cannot_be_imported_is_no_bug_of_ours(
-    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    verb: ModuleType, hint: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stumble(*_: object) -> None:
         cause = RuntimeError("operator torchvision::nms does not exist\nMore of it")
         raise ModuleNotFoundError("Could not import module 'LlamaConfig'.") from cause
 
-    monkeypatch.setattr(probe, "run", stumble)
-    assert run(["probe"], {}) == MissingPartError.exit_code
+    monkeypatch.setattr(verb, "run", stumble)
+    assert run([verb.__name__.rpartition(".")[2]], {}) == MissingPartError.exit_code
     shown = capsys.readouterr().err
     assert "cannot be imported: operator torchvision::nms does not exist\n" in shown
-    assert "hint: install Slipstream again, in a new environment\n" in shown
+    assert f"hint: {hint}\n" in shown
 
 
 @pytest.mark.parametrize("wrapped", [False, True])

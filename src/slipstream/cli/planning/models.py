@@ -80,6 +80,11 @@ def _list_pairs(options: argparse.Namespace, screen: Screen) -> ExitCode:
     found = find_recipes(_load_pairs(), target=options.target, machine=machine)
     if options.recipe:
         found = tuple(recipe for recipe in found if recipe.name == options.recipe)
+    if options.recipe and not found:
+        raise InvalidInputError(
+            f"there is no recipe {options.recipe}, nor is one in {recipe_overlay(os.environ)}",
+            hint="slipstream models",
+        )
     if not found:
         raise InvalidInputError("no known pair matches", hint="slipstream models")
     if options.recipe:

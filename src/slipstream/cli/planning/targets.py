@@ -1,5 +1,6 @@
 """Names of models as users write them: folders, names on the hub, and what is neither."""
 
+import os
 import re
 from difflib import get_close_matches
 from pathlib import Path
@@ -10,7 +11,7 @@ from slipstream.errors import InvalidInputError
 from slipstream.hardware import list_machines
 from slipstream.planning import PlanOptions
 from slipstream.recipes import load_drafters, load_models, load_recipes
-from slipstream.user_folders import find_local
+from slipstream.user_folders import find_local, recipe_overlay
 
 # `owner/Model-GGUF`, with or without a quantization, and `Model-Q4_K_M.gguf`.
 _GGUF = re.compile(r"(?i)(?:[-_.](?:i?q\d\w*|[bf]+\d+))?[-_.]gguf(?::[\w.-]*)?/?$")
@@ -29,7 +30,10 @@ def find_target(name: str) -> str:
         hint = f"slipstream plan {known}" if known else "slipstream models"
         raise InvalidInputError(f"{name}: {GGUF_MESSAGE}", hint=hint)
     if not is_hub_name(name):
-        recipe = next((one for one in load_recipes() if one.name == name), None)
+        recipe = next(
+            (one for one in load_recipes(overlay=recipe_overlay(os.environ)) if one.name == name),
+            None,
+        )
         if recipe is not None:
             host = next((one for one in recipe.machines if one in list_machines()), None)
             words = ("plan", recipe.target, "--drafter", recipe.drafter)

@@ -65,7 +65,7 @@ def read_blocks(blocks: Sequence[Block], arms: int = 2) -> Readings:
         found = " ".join(block.arm for block in blocks) or "none"
         (order,) = list_rounds(arms, 1)
         raise InvalidInputError(
-            f"too few blocks to tell speed from noise: {found}",
+            f"too few starts to tell speed from noise: {found}",
             hint=f"let one round {' '.join(order)} finish: slipstream compare TARGET --rounds 1",
         )
     loads = [split_loads(block.samples) for block in blocks]
@@ -78,7 +78,7 @@ def read_blocks(blocks: Sequence[Block], arms: int = 2) -> Readings:
     }
     if not speeds:
         raise InvalidInputError(
-            "no two prompts of a kind were answered in all blocks",
+            "no two prompts of a kind were answered in all starts",
             hint="to see which requests fail: slipstream bench",
         )
     throughputs = {cell: tuple(_read_throughput(load[cell]) for load in loads) for cell in speeds}

@@ -62,7 +62,7 @@ def find_disturbance(machines: Sequence[MachineLoad | None]) -> Caution | None:
         return None
     worst = max(busy, key=lambda machine: machine.disturbance)
     message = (
-        f"the machine was busy during {len(busy)} of {len(machines)} blocks: {worst.describe()}"
+        f"the machine was busy during {len(busy)} of {len(machines)} starts: {worst.describe()}"
     )
     return Caution(code="busy-machine", message=message, grave=True)
 
@@ -89,7 +89,7 @@ def _find_gaps(blocks: Sequence[Block], readings: Readings) -> Iterator[Caution]
     if lost := len(measured - kept):
         what = "tasks" if has_tasks(blocks) else "prompts"
         message = (
-            f"{lost} of {len(measured)} {what} were left out: not every block has a time for them"
+            f"{lost} of {len(measured)} {what} were left out: not every start has a time for them"
         )
         yield Caution(code="left-out", message=message, grave=2 * lost > len(measured))
     gone = sorted({cell for cell, _ in measured} - set(readings.speeds))

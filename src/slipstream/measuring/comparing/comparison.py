@@ -86,7 +86,7 @@ class Comparing:
         starts: list[Start] = []
         began = time.monotonic()
         for at, (number, arm) in enumerate(blocks):
-            name = f"block {at + 1} of {len(blocks)}"
+            name = f"start {at + 1} of {len(blocks)}"
             if at:
                 left = (time.monotonic() - began) / at * (len(blocks) - at)
                 name += f", about {max(1, round(left / 60))} min left"

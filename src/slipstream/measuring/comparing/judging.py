@@ -236,7 +236,7 @@ def _find_break_evens(speed: Effects, pair: Pair) -> Iterator[BreakEven]:
 
 
 def _find_silence(count: int) -> list[Caution]:
-    message = f"{count} blocks without any answer are left out"
+    message = f"{count} starts without any answer are left out"
     return [Caution(code="silent-block", message=message, grave=True)] if count else []
 
 

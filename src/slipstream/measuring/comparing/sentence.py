@@ -94,8 +94,8 @@ def _name_measure(sentence: str, measure: Measure) -> str:
 
 def _ask_for_more(more_blocks: int | None) -> str:
     if more_blocks is None:
-        return "more blocks are not enough, use more prompts"
-    return f"measure more, about {more_blocks} blocks"
+        return "more starts are not enough, use more prompts"
+    return f"measure more, about {more_blocks} starts"
 
 
 def _advise(pair: PairFindings, more_blocks: int | None) -> tuple[Answer, str]:

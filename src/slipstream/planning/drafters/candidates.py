@@ -292,12 +292,13 @@ def _clean(text: str) -> str:
 def _list_evidence(
     drafter: str | None, machine: str | None, library: Library
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Name the recipes that measured a drafter: on this kind of machine, and on others."""
+    """Name the recipes that measured a drafter, a plan's first: on this machine, and on others."""
     measured = [
         recipe
         for recipe in (library.find_recipes(drafter) if drafter else ())
         if recipe.drafter.lower() == str(drafter).lower() and recipe.evidence
     ]
+    measured.sort(key=lambda recipe: recipe.rank(machine))
     here = tuple(recipe.name for recipe in measured if machine in recipe.machines)
     return here, tuple(recipe.name for recipe in measured if recipe.name not in here)
 

@@ -212,16 +212,7 @@ def choose_recipe(
         for recipe in recipes
         if recipe.target.lower() == target.lower() and drafter in (None, recipe.drafter)
     ]
-    return min(
-        fitting,
-        key=lambda recipe: (
-            machine not in recipe.machines,
-            recipe.engine != "vllm",
-            recipe.nodes,
-            -len(recipe.evidence),
-        ),
-        default=None,
-    )
+    return min(fitting, key=lambda recipe: recipe.rank(machine), default=None)
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 
 from pydantic import ValidationError
 
-from slipstream.engines.arguments import parse_arguments, render_arguments
+from slipstream.engines.arguments import ENGINE_HELP, parse_arguments, render_arguments
 from slipstream.engines.vllm_methods import METHODS, MethodName
 from slipstream.errors import UsageError
 from slipstream.planning.settings import (
@@ -239,7 +239,7 @@ def make_engine_options(
         )
     except ValidationError as fault:
         first, *others = (_describe_fault(entry, names) for entry in fault.errors())
-        raise UsageError(first, details=tuple(others), hint="vllm serve --help=all") from fault
+        raise UsageError(first, details=tuple(others), hint=ENGINE_HELP) from fault
 
 
 def _describe_fault(entry: Mapping[str, Any], names: Mapping[str, str]) -> str:

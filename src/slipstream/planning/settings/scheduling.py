@@ -37,8 +37,9 @@ def decide_draft_length(inputs: PlanInputs) -> Choice[int] | None:
     if measured is not None and (longest is None or measured <= longest):
         return inputs.from_recipe(measured)
     if longest is not None:
-        why = f"the longest draft of a block of {draft.block_size}{_describe_step(inputs)}"
-        return Choice(longest, "checkpoint", why)
+        beyond = f", and the recipe's {measured} is longer" if measured is not None else ""
+        why = f"the longest draft of a block of {draft.block_size}{beyond}"
+        return Choice(longest, "checkpoint", why + _describe_step(inputs))
     elsewhere = inputs.advice.draft_length
     if (length := published or elsewhere) is not None:
         return Choice(length, "index", "the published length; its block size is unknown")

@@ -3,6 +3,7 @@
 from slipstream.clients.arrival import AnswerPart, ChatAnswer
 from slipstream.reporting.report import clean_text, show
 
+_NEAR_TIE = "after a near-tie, or a fault: slipstream verify tells which"
 _GREEN, _PLAIN = "\033[32m", "\033[0m"
 
 
@@ -27,8 +28,8 @@ def render_figures(answer: ChatAnswer, *, colour: bool) -> str:
     if answer.finish_reason == "length":
         lines.append("it was cut off at its length limit")
     if answer.same_text is not None:
-        by_chance = ", as sampling does: compare with --temperature 0" if answer.sampled else ""
-        different = f"different text than before{by_chance}"
+        why = "sampling: compare with --temperature 0" if answer.sampled else _NEAR_TIE
+        different = f"different text than before ({why})"
         lines.append("the same text" if answer.same_text else different)
     if answer.plain and answer.accepted:
         lines.append("it was drafted anyway: only a server with the gate can leave drafts out")

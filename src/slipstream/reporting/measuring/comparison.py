@@ -72,7 +72,7 @@ def describe_comparison(comparison: Comparison) -> Report:
             Section("cautions", lines=cautions),
             *describe_machine_loads(
                 [
-                    (f"block {number}, {start.arm}{', again' * start.repeated}", start.machine)
+                    (f"start {number}, {start.arm}{', again' * start.repeated}", start.machine)
                     for number, start in enumerate(comparison.starts, 1)
                 ]
             ),

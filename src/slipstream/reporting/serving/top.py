@@ -15,7 +15,7 @@ from unicodedata import category, east_asian_width
 from slipstream.reporting.report import Row, Table, align, align_table, clean, show
 from slipstream.reporting.serving.run import show_age
 from slipstream.serving.live_view import LiveView
-from slipstream.steering.state import KINDS, KindCounts, SteeringState
+from slipstream.steering.state import KINDS, KindCounts, LengthEstimate, SteeringState
 from slipstream.units import UNKNOWN, show_bytes
 
 SHOWN_KEYS = 6
@@ -274,7 +274,20 @@ def _describe_lengths(view: LiveView) -> list[str]:
         for one in state.lengths
     ]
     table = Table(("length", "step", "tokens/step", "tokens/s", "steps"), rows)
-    return ["estimated by draft length, for this batch", *align_table(table)]
+    return [
+        "estimated by draft length, for this batch",
+        *align_table(table),
+        _say_whether_drafts_pay(view.status.target, state.lengths),
+    ]
+
+
+def _say_whether_drafts_pay(target: str, lengths: Sequence[LengthEstimate]) -> str:
+    speeds = {one.draft_length: one.tokens_per_second for one in lengths if one.tokens_per_second}
+    plain, drafted = speeds.pop(0, None), max(speeds.values(), default=None)
+    if plain is None or drafted is None:
+        return f"whether drafts pay is not known yet: slipstream compare {clean(target)}"
+    what = "drafts pay" if drafted > plain else "drafts do not pay"
+    return f"{what} at this batch: {drafted / plain:.2f} times plain (length 0)"
 
 
 def _describe_keys(view: LiveView) -> list[str]:

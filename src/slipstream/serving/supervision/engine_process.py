@@ -236,7 +236,7 @@ def require_accepted(plan: LaunchPlan) -> None:
     if plan.refusals:
         raise InvalidInputError(
             f"the plan for {plan.target} is refused",
-            details=tuple(fault.message for fault in plan.refusals),
+            details=tuple(f"{fault.message} ({fault.code})" for fault in plan.refusals),
             hint=plan.refusals[0].hint,
         )
 

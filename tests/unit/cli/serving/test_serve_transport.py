@@ -50,8 +50,10 @@ def test_a_fleets_certificate_is_shown_to_the_engine_and_wanted_from_clients(
 
 
 def test_a_unit_names_the_whole_path_of_a_certificate_and_wants_one_that_is_there(
-    pair: list[str], tmp_path: Path, capsys: Capture
+    pair: list[str], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Beside other workers the command would be one in the test's own folder, which would be bound.
+    monkeypatch.setattr(sys, "argv", [f"{sys.prefix}/bin/slipstream"])
     made, saved = make_pair(tmp_path / "tls"), tmp_path / "plan.json"
     relative = tuple(word.replace(f"{tmp_path}/", "") for word in made.flags)
     missing = ("--ssl-certfile", "gone/cert.pem")

@@ -94,7 +94,7 @@ def test_a_cell_that_one_block_does_not_have_drops_out() -> None:
 @pytest.mark.parametrize("arms", ["", "A", "AB", "AAAA", "BB"])
 def test_too_few_blocks_are_refused(arms: str) -> None:
     blocks = [block("A" if arm == "A" else "B", *PAIR) for arm in arms]
-    with pytest.raises(InvalidInputError, match="too few blocks") as refused:
+    with pytest.raises(InvalidInputError, match="too few starts") as refused:
         read_blocks(blocks)
     assert "A B B A" in refused.value.hint
 

@@ -140,7 +140,7 @@ def test_a_disturbed_block_is_measured_again_and_a_busy_machine_leaves_no_verdic
     verdict = done.verdict
     assert (verdict.answer, verdict.is_disturbed) == ("cannot tell", True)
     assert verdict.sentence == (
-        "Cannot tell: the machine was busy during 1 of 4 blocks: other processes used 0.9 of 2 "
+        "Cannot tell: the machine was busy during 1 of 4 starts: other processes used 0.9 of 2 "
         "cores, most of it ffmpeg. Measure again when the machine is quiet."
     )
     (pair,) = verdict.pairs
@@ -165,8 +165,8 @@ def test_arms_take_turns_and_the_faster_one_is_ahead(
     assert len(list((tmp_path / "logs").glob("*.log"))) == 4
     assert min(finding.speed_up.ratio for finding in done.verdict.find("drafted")) > 1.3
     assert (done.verdict.arms, done.verdict.blocks) == (("plain", "drafted"), 4)
-    assert said[0] == "block 1 of 4: plain starts"
-    assert said[2].startswith("block 2 of 4, about 1 min left: drafted starts")
+    assert said[0] == "start 1 of 4: plain starts"
+    assert said[2].startswith("start 2 of 4, about 1 min left: drafted starts")
     assert Comparison.model_validate_json(done.to_json()) == done
 
 
@@ -176,7 +176,7 @@ def test_three_plans_take_turns_and_the_fastest_is_named(
     done, said = compare(tmp_path, {**plans, "again": plans["plain"]})
     assert "".join(start.arm for start in done.starts) == "ABCCBA"
     assert len(list((tmp_path / "logs").glob("*.log"))) == 6
-    assert said[0] == "block 1 of 6: plain starts"
+    assert said[0] == "start 1 of 6: plain starts"
     (place,) = done.verdict.places
     assert place.contenders[0] == "drafted"
     assert place.speed_up is not None

@@ -156,7 +156,7 @@ def test_the_blocks_it_asks_for_are_mostly_enough() -> None:
     for seed in range(70):
         verdict = score_all(measure(server, seed, "ABBA"), draws=200)
         if verdict.more_blocks in (4, 8):
-            assert f"measure more, about {verdict.more_blocks} blocks" in verdict.sentence
+            assert f"measure more, about {verdict.more_blocks} starts" in verdict.sentence
             rounds = ["ABBA"] * (1 + verdict.more_blocks // 4)
             asked += 1
             settled += score_all(measure(server, seed, *rounds), draws=200).answer == "use"
@@ -339,13 +339,13 @@ def test_a_busy_machine_leaves_every_place_open() -> None:
     verdict = judge(blocks, arms=ARMS, draws=300, machines=[busy, *[None] * 7])
     assert {len(place.contenders) for place in verdict.places} == {4}
     assert (verdict.answer, verdict.more_blocks) == ("cannot tell", None)
-    assert verdict.sentence.startswith("Cannot tell: the machine was busy during 1 of 8 blocks")
+    assert verdict.sentence.startswith("Cannot tell: the machine was busy during 1 of 8 starts")
 
 
 def test_an_arm_without_any_answer_is_refused() -> None:
     blocks = measure(MIXED, 4, *list_rounds(4, 1))
     gone = change(blocks, lambda block, one: fail(one) if block.arm == "C" else one)
-    with pytest.raises(InvalidInputError, match="too few blocks") as refused:
+    with pytest.raises(InvalidInputError, match="too few starts") as refused:
         rank_all(gone)
     assert "A B D C C D B A" in refused.value.hint
 

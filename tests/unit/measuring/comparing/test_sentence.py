@@ -96,13 +96,13 @@ CASES: dict[str, tuple[list[SpeedFinding], Answer, str]] = {
         [*CODE, *find("chat", "1.2?", "1.1?"), *find(None, "1.5+", "1.3+")],
         "use",
         "Use dflash: it is 1.30 to 1.50 times [1.17 to 1.65] as fast as plain over all kinds; "
-        "unclear for chat alone: measure more, about 8 blocks.",
+        "unclear for chat alone: measure more, about 8 starts.",
     ),
     "a clear kind within a whole in doubt": (
         [*CODE, *find("chat", "1.0?", "0.9?"), *find(None, "1.2?", "1.2?")],
         "use for some",
         "Use dflash instead of plain for code (1.60 to 2.00 times [1.44 to 2.20] as fast); "
-        "unclear for chat alone: measure more, about 8 blocks.",
+        "unclear for chat alone: measure more, about 8 starts.",
     ),
     "slower": (
         find("chat", "0.8-", "0.9?"),
@@ -118,19 +118,19 @@ CASES: dict[str, tuple[list[SpeedFinding], Answer, str]] = {
         [*find("chat", "0.8-"), *find("code", "1.1?"), *find(None, "0.95?")],
         "cannot tell",
         "Do not use dflash instead of plain for chat (0.80 times [0.72 to 0.88] as fast); "
-        "unclear for code alone: measure more, about 8 blocks.",
+        "unclear for code alone: measure more, about 8 starts.",
     ),
     "even and in doubt": (
         [*find("chat", "1.1?"), *find("code", "1.0="), *find(None, "1.05?")],
         "cannot tell",
         "Do not use dflash instead of plain for code (1.00 times [0.90 to 1.10] as fast); "
-        "unclear for chat alone: measure more, about 8 blocks.",
+        "unclear for chat alone: measure more, about 8 starts.",
     ),
     "all in doubt": (
         [*find("chat", "1.1?", "1?"), *find("code", "1.1?", "1?"), *find(None, "1.1?", "1.0?")],
         "cannot tell",
         "Cannot tell whether dflash is faster than plain: it may be 0.90 to 1.21 times as fast; "
-        "measure more, about 8 blocks.",
+        "measure more, about 8 starts.",
     ),
 }
 
@@ -144,7 +144,7 @@ def test_the_sentence_says_what_was_shown(
 
 def test_where_more_blocks_would_not_do_it_asks_for_prompts() -> None:
     _, sentence = advise(find("chat", "1.05?"))
-    assert sentence.endswith("; more blocks are not enough, use more prompts.")
+    assert sentence.endswith("; more starts are not enough, use more prompts.")
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ PLACES: dict[str, tuple[list[Place], Answer, str]] = {
         [place("code", 1, "ngram"), place("code", 8, "dflash", "plain")],
         "it depends",
         "At concurrency 1 ngram is fastest (2.00 times as fast as plain); at concurrency 8 none "
-        "was shown to be faster than plain; for the rest measure more, about 12 blocks.",
+        "was shown to be faster than plain; for the rest measure more, about 12 starts.",
     ),
     "one winner": (
         [
@@ -227,7 +227,7 @@ PLACES: dict[str, tuple[list[Place], Answer, str]] = {
         "it depends",
         "At concurrency 1 plain is fastest for prose, dflash and ngram cannot be distinguished for "
         "code and over all kinds ngram is fastest (2.00 times as fast as plain); for the rest "
-        "measure more, about 12 blocks.",
+        "measure more, about 12 starts.",
     ),
     "even": (
         [place("code", 1, "ngram", "dflash", "="), place("prose", 1, "plain", "dflash", "=")],
@@ -239,7 +239,7 @@ PLACES: dict[str, tuple[list[Place], Answer, str]] = {
         [place("code", 1, "dflash", "plain", "ngram"), place("prose", 1, "plain", "dflash")],
         "cannot tell",
         "At concurrency 1 none was shown to be faster than plain for any kind; measure more, about "
-        "12 blocks.",
+        "12 starts.",
     ),
 }
 

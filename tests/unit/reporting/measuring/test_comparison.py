@@ -79,7 +79,7 @@ VERDICT = Verdict(
     ),
     cautions=(
         Caution(code="few-prompts", message="only 3 prompts of a kind"),
-        Caution(code="silent-block", message="1 of the blocks answered nothing", grave=True),
+        Caution(code="silent-block", message="1 of the starts answered nothing", grave=True),
     ),
     answer="use for some",
     more_blocks=None,

@@ -74,7 +74,7 @@ def test_a_busy_machine_takes_the_verdict_away() -> None:
     report = describe(BUSY, quiet)
     assert report.answer == "cannot tell"
     assert report.sentence.startswith(
-        "Cannot tell: the machine was busy during 1 of 2 blocks: other processes used 0.9 of 2 "
+        "Cannot tell: the machine was busy during 1 of 2 starts: other processes used 0.9 of 2 "
         "cores, most of it ffmpeg. By these times: drafts made"
     )
     assert describe(quiet, quiet).answer == "faster"

@@ -13,6 +13,7 @@ from slipstream.serving.run import Event
 from slipstream.serving.run_status import RunStatus
 from slipstream.steering.guardian import Drift
 from slipstream.steering.percentiles import Percentiles
+from slipstream.steering.state import LengthEstimate
 from tests.snapshots import read_snapshot
 from tests.unit.serving.kept_runs import AT
 from tests.unit.steering.states import make_state
@@ -215,6 +216,32 @@ def test_the_draft_length_is_told_with_what_bounds_it(changes: dict[str, Any], s
     view = make_view(steering=make_state(**changes))
     (line,) = [line for line in render_top(view, Terminal()) if line.startswith("draft length")]
     assert line == f"draft length  {shown}"
+
+
+@pytest.mark.parametrize(
+    ("speeds", "shown"),
+    [
+        ({0: 100.0, 3: 150.0, 7: None}, "drafts pay at this batch: 1.50 times plain (length 0)"),
+        ({0: 100.0, 3: 50.0}, "drafts do not pay at this batch: 0.50 times plain (length 0)"),
+        ({0: None, 3: 50.0}, "not known yet: slipstream compare Qwen/Qwen3-8B"),
+        ({0: 100.0, 3: None}, "not known yet: slipstream compare Qwen/Qwen3-8B"),
+    ],
+)
+def test_whether_drafts_pay_is_said_under_the_lengths(
+    speeds: dict[int, float | None], shown: str
+) -> None:
+    lengths = tuple(
+        LengthEstimate(
+            draft_length=length,
+            step_seconds=0.01,
+            tokens_per_step=1.0,
+            tokens_per_second=speed,
+            steps=1,
+        )
+        for length, speed in speeds.items()
+    )
+    view = make_view(steering=make_state(lengths=lengths))
+    assert shown in "\n".join(render_top(view, Terminal()))
 
 
 @pytest.mark.parametrize("steers", [True, False])

@@ -132,7 +132,7 @@ def test_a_refused_plan_is_not_started(tmp_path: Path) -> None:
         bench.run(bare_plan(refusals=(refusal,))),
     ):
         pass
-    assert refused.value.details == ("does not fit",)
+    assert refused.value.details == ("does not fit (memory)",)
     assert refused.value.hint == "a smaller one"
     assert not bench.log.exists()
 

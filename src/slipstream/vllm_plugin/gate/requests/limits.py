@@ -4,6 +4,7 @@ A number must be written as one: the engine would also take "1000" for a thousan
 """
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -89,7 +90,8 @@ def require_number(
     if not isinstance(value, int | float):
         raise Refusal(400, f"{field} is not a number", field=field)
     if not least <= value <= most:
-        raise Refusal(400, f"{field} is {value}; this server allows up to {most}", field=field)
+        allowed = f"{least:g} to {most}" if math.isfinite(least) else f"at most {most}"
+        raise Refusal(400, f"{field} is {value}, and may be {allowed}", field=field)
 
 
 def require_short_salt(document: Document) -> None:
