@@ -146,11 +146,15 @@ class _Display:
     def __init__(self, screen: Screen) -> None:
         self.parts: list[TimedPart] = []
         self._screen = screen
+        self._begun = ""
 
     def tick(self, name: str, seconds: float) -> None:
-        """Redraw the line of the part that is under way, with its time so far."""
+        """Redraw the line of the part that is under way; where that cannot be, say it once."""
         if self._screen.live:
             self._screen.draw(_describe_part(name, seconds))
+        elif name != self._begun:
+            self._screen.show_progress(f"          {name} ...")
+        self._begun = name
 
     def note(self, part: TimedPart) -> None:
         """Keep a part that is done, and print its time."""

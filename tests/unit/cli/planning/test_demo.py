@@ -129,7 +129,8 @@ def test_a_pipe_gets_the_verdict_and_the_seconds_but_no_cursor_is_moved(
     assert run(["demo", "--html", "it.html"], os.environ) == 0
     shown = capsys.readouterr()
     assert shown.out.startswith("Drafts made toy ")
-    assert "the drafted engine starts\n" in shown.err
+    begun = shown.err.index("          the drafted engine starts ...\n")
+    assert begun < shown.err.index(" s  the drafted engine starts\n")
     assert shown.err.endswith("written: it.html\n")
     assert "\033" not in shown.out + shown.err
     assert engines.up == 0
