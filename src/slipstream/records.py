@@ -65,23 +65,24 @@ def read_toml(path: Path, kind: type[AnyRecord], *, called: str, hint: str) -> A
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
         raise InvalidInputError(f"{path} is not TOML: {fault}", hint=hint) from fault
     except ValidationError as fault:
-        details = tuple(
-            f"{described}{_find_meant(kind, entry['loc'])}"
-            if entry["type"] == "extra_forbidden"
-            else described
-            for described, entry in zip(describe_faults(fault), fault.errors(), strict=True)
-        )
         what = f"{path} has invalid {called}"
-        raise InvalidInputError(what, details=details, hint=hint) from fault
+        raise InvalidInputError(what, details=describe_faults(fault, kind), hint=hint) from fault
 
 
-def describe_faults(fault: ValidationError) -> tuple[str, ...]:
-    """Turn what pydantic found into lines of `key.path[0]: what is wrong`."""
-    return tuple(_describe_fault(entry["loc"], entry["msg"]) for entry in fault.errors())
+def describe_faults(fault: ValidationError, kind: type[Record] | None = None) -> tuple[str, ...]:
+    """Turn what pydantic found into lines of `key.path[0]: what is wrong`.
+
+    With the kind of record, a key that it does not have is answered with those that it has.
+    """
+    return tuple(
+        _describe_fault(entry["loc"], entry["msg"])
+        + (_find_meant(kind, entry["loc"]) if kind and entry["type"] == "extra_forbidden" else "")
+        for entry in fault.errors()
+    )
 
 
 def _find_meant(kind: Any, steps: tuple[int | str, ...]) -> str:
-    """Find the key that is spelt most like one that is none."""
+    """Find the key that is spelt most like one that is none, else all that there are."""
     for step in steps[:-1]:
         if isinstance(step, int):  # A list of tables.
             kind = get_args(kind)[0]
@@ -90,8 +91,10 @@ def _find_meant(kind: Any, steps: tuple[int | str, ...]) -> str:
         elif model := _find_model(kind):
             kind = model.model_fields[str(step)].annotation
     model = _find_model(kind)
-    close = difflib.get_close_matches(str(steps[-1]), model.model_fields if model else (), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+    known = sorted(model.model_fields) if model else []
+    if close := difflib.get_close_matches(str(steps[-1]), known, n=1):
+        return f"; did you mean {close[0]}?"
+    return f"; known are {', '.join(known)}" if known else ""
 
 
 def _find_model(kind: Any) -> type[BaseModel] | None:

@@ -18,6 +18,7 @@ from slipstream.clients.apis import Api
 from slipstream.clients.config_files import ConfigFile, Written
 from slipstream.errors import InvalidInputError
 from slipstream.measuring.client.endpoint import KEY_VARIABLE, Endpoint, read_served_model
+from slipstream.planning.settings.conversation import SHOWS_NO_TOOLS
 from slipstream.records import Record
 from slipstream.serving.access.addresses import Address
 from slipstream.serving.access.gate_file import GateRules
@@ -304,8 +305,9 @@ def check_plan(client: Client, served: ServedModel) -> list[ConnectionCheck]:
         hint = _hint_context(run.plan.target, needed)
         checks.append(ConnectionCheck(what="context", works=False, message=message, hint=hint))
     if needed and run.plan.settings.tool_parser is None:
-        message = "the engine has no tool-call parser: calls come as text"
-        checks.append(
-            ConnectionCheck(what="tool calls", works=False, message=message, hint=PARSER_HINT)
-        )
+        message, hint = "the engine has no tool-call parser: calls come as text", PARSER_HINT
+        if any(SHOWS_NO_TOOLS in note for note in run.plan.notes):
+            message = f"the chat template {SHOWS_NO_TOOLS}: take another target, or a template"
+            hint = f"slipstream serve {target} -- --chat-template FILE; others: slipstream models"
+        checks.append(ConnectionCheck(what="tool calls", works=False, message=message, hint=hint))
     return checks

@@ -32,7 +32,7 @@ AnyFile = TypeVar("AnyFile", Recipe, KnownBad, DrafterFile, ModelFile)
 @cache
 def load_recipes(folder: Path = SHIPPED, overlay: Path | None = None) -> tuple[Recipe, ...]:
     """Read every recipe, the user's own first, each part in the order of their names."""
-    return tuple(_load(path, Recipe) for path in _list_files(folder, overlay))
+    return tuple(_load_recipe(path, overlay) for path in _list_files(folder, overlay))
 
 
 def load_recipes_for(
@@ -40,7 +40,7 @@ def load_recipes_for(
 ) -> tuple[Recipe, ...]:
     """Read only the recipes that name this target; parsing all would cost `plan` its speed."""
     return tuple(
-        _load(path, Recipe)
+        _load_recipe(path, overlay)
         for path in _list_files(folder, overlay)
         if target.lower() in path.read_text(errors="replace").lower()
     )
@@ -80,6 +80,10 @@ def load_models(folder: Path = SHIPPED) -> tuple[KnownModel, ...]:
     return tuple(model for file in files for model in file.models)
 
 
+def _load_recipe(path: Path, overlay: Path | None) -> Recipe:
+    return _load(path, Recipe).model_copy(update={"own": path.parent == overlay})
+
+
 def _load(path: Path, kind: type[AnyEntry]) -> AnyEntry:
     entry = _parse(path, kind)
     if entry.name != path.stem:
@@ -98,7 +102,7 @@ def _parse(path: Path, kind: type[AnyFile]) -> AnyFile:
             _complete(table)
         return kind.model_validate(table)
     except ValidationError as fault:
-        what, details = f"{path.name} is not a {kind.__name__}", describe_faults(fault)
+        what, details = f"{path.name} is not a {kind.__name__}", describe_faults(fault, kind)
         raise InvalidInputError(what, details=details, hint=f"correct {path}") from fault
     except (json.JSONDecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
         what = f"{path.name} is not {path.suffix.removeprefix('.').upper()}: {fault}"

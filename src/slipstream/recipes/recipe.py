@@ -126,7 +126,7 @@ class Obsolete(Record):
 
 
 class Recipe(Record):
-    """A target and a drafter that were run together."""
+    """A target and a drafter that were run together; `own` is one of the user's folder."""
 
     schema_version: Literal[1] = 1
     name: str
@@ -143,11 +143,12 @@ class Recipe(Record):
     evidence: tuple[Evidence, ...] = ()
     target_facts: Checkpoint | None = None
     drafter_facts: Checkpoint | None = None
+    own: bool = Field(default=False, exclude=True)
 
-    def rank(self, machine: str | None) -> tuple[bool, bool, int, int]:
-        """Return what sorts the recipes of a pair, with the one that a plan takes first."""
+    def rank(self, machine: str | None) -> tuple[bool, bool, bool, int, int]:
+        """Return what sorts the recipes of a target, with the one that a plan takes first."""
         elsewhere = machine not in self.machines
-        return elsewhere, self.engine != "vllm", self.nodes, -len(self.evidence)
+        return not self.own, elsewhere, self.engine != "vllm", self.nodes, -len(self.evidence)
 
 
 class RecipeList(Record):

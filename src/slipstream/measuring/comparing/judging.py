@@ -257,5 +257,5 @@ def _find_contradictions(
 
 def _find_unrest(floor: float) -> list[Caution]:
     change = f"{100 * (exp(floor) - 1):.0f} %"
-    message = f"a restart alone changed the speed by {change}: this machine needs more rounds"
+    message = f"a restart alone changed the speed by {change}, which the intervals include"
     return [Caution(code="noisy-starts", message=message)] if exp(floor) > NOISY else []

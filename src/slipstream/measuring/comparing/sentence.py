@@ -94,7 +94,7 @@ def _name_measure(sentence: str, measure: Measure) -> str:
 
 def _ask_for_more(more_blocks: int | None) -> str:
     if more_blocks is None:
-        return "more starts are not enough, use more prompts"
+        return "more starts alone are not enough, use more prompts"
     return f"measure more, about {more_blocks} starts"
 
 

@@ -70,7 +70,7 @@ class Candidate(Record):
 
 
 class DrafterList(Record):
-    """Every candidate for a target, best first, and the one that `plan` chooses."""
+    """Every candidate for a target, best first; the one that `plan` chooses, and by what recipe."""
 
     schema_version: Literal[1] = 1
     target: str
@@ -79,6 +79,7 @@ class DrafterList(Record):
     hub: str
     candidates: tuple[Candidate, ...]
     chosen: str | None
+    recipe: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,11 +99,17 @@ def report_model(target: str, machine: str | None, library: Library) -> ModelRep
     """Read a target, or what is known of it, and list its drafters."""
     facts = _Facts(None, library)
     known = facts.find_target(target)
+    listed = list_candidates(known, machine, library)
+    recipes = library.find_recipes(target)
+    if (recipe := choose_recipe(recipes, target, None, machine)) is not None:
+        first = sorted(listed.candidates, key=lambda one: one.drafter != recipe.drafter)
+        taken = {"chosen": recipe.drafter, "recipe": recipe.name, "candidates": tuple(first)}
+        listed = listed.model_copy(update=taken)
     return ModelReport(
         target=known,
         notes=facts.list_notes(),
-        recipes=find_recipes(library.find_recipes(target), target=target),
-        drafters=list_candidates(known, machine, library),
+        recipes=find_recipes(recipes, target=target),
+        drafters=listed,
     )
 
 

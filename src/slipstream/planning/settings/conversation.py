@@ -28,6 +28,7 @@ _HF_FIELDS = {"tool_parser": "tool_calls", "reasoning_parser": "thinking"}
 # A reasoning parser may also be given inside these.
 _CONFIGS = ("--reasoning-config", "--structured-outputs-config")
 _TOOLS = "tools"
+SHOWS_NO_TOOLS = "shows the model no tools"
 
 
 class Thinking(Record):
@@ -210,13 +211,21 @@ def _decide_overrides(inputs: PlanInputs) -> Choice[dict[str, JsonValue]] | None
 def list_conversation_notes(inputs: PlanInputs, settings: EngineSettings) -> tuple[str, ...]:
     notes = []
     if settings.tool_parser is None and inputs.options.goal != "agent":
-        notes.append(f"{_explain_missing_tools(inputs)}; {_SET_TOOL_PARSER}")
+        notes.append(f"{_explain_missing_tools(inputs)}; {_hint_tool_parser(inputs)}")
     if settings.reasoning_parser is None and THINKING in (find_template(inputs) or ""):
         notes.append(f"reasoning stays in the answers: no parser is known for {THINKING} here")
     return tuple(notes)
 
 
-_SET_TOOL_PARSER = "--enable-auto-tool-choice --tool-call-parser NAME after --"
+def _hint_tool_parser(inputs: PlanInputs) -> str:
+    conversation = inputs.target.conversation
+    template = conversation.known_text if conversation else None
+    if template is None or _TOOLS in template:
+        return "--enable-auto-tool-choice --tool-call-parser NAME after --"
+    return (
+        "another model, or --chat-template FILE --enable-auto-tool-choice --tool-call-parser NAME "
+        "after --"
+    )
 
 
 def _explain_missing_tools(inputs: PlanInputs) -> str:
@@ -226,7 +235,7 @@ def _explain_missing_tools(inputs: PlanInputs) -> str:
     elif conversation.known_text is None:
         why = f"{target.name} has no chat template"
     elif _TOOLS not in conversation.known_text:
-        why = f"the chat template of {target.name} shows the model no tools"
+        why = f"the chat template of {target.name} {SHOWS_NO_TOOLS}"
     else:
         why = f"no family is known for {target.architecture} with this chat template"
     return f"tool calls are not parsed: {why}"
@@ -244,11 +253,13 @@ def find_conversation_faults(inputs: PlanInputs, settings: EngineSettings) -> li
         ]
         if _TOOLS not in template and settings.tool_parser:
             example = family.example if family and family.example else "FILE"
-            message = f"the chat template of {inputs.target.name} shows the model no tools"
+            message = f"the chat template of {inputs.target.name} {SHOWS_NO_TOOLS}"
             hint = f"--chat-template {example} after --; vLLM's examples have several"
             faults.append(warn("template-tools", message, hint))
     if settings.tool_parser is None and inputs.options.goal == "agent":
-        faults.append(warn("tool-parser", _explain_missing_tools(inputs), _SET_TOOL_PARSER))
+        faults.append(
+            warn("tool-parser", _explain_missing_tools(inputs), _hint_tool_parser(inputs))
+        )
     if wanted is not None and _find_switch(inputs) is None:
         message = f"--thinking {wanted} has no effect: no switch for it is known"
         hint = f"{FLAGS['template_arguments']} '{{\"NAME\": false}}' after --, as the card says"

@@ -277,17 +277,17 @@ def _describe_lengths(view: LiveView) -> list[str]:
     return [
         "estimated by draft length, for this batch",
         *align_table(table),
-        _say_whether_drafts_pay(view.status.target, state.lengths),
+        _say_whether_drafts_pay(state.lengths),
     ]
 
 
-def _say_whether_drafts_pay(target: str, lengths: Sequence[LengthEstimate]) -> str:
+def _say_whether_drafts_pay(lengths: Sequence[LengthEstimate]) -> str:
     speeds = {one.draft_length: one.tokens_per_second for one in lengths if one.tokens_per_second}
     plain, drafted = speeds.pop(0, None), max(speeds.values(), default=None)
     if plain is None or drafted is None:
-        return f"whether drafts pay is not known yet: slipstream compare {clean(target)}"
-    what = "drafts pay" if drafted > plain else "drafts do not pay"
-    return f"{what} at this batch: {drafted / plain:.2f} times plain (length 0)"
+        return "drafts pay? not known yet: slipstream compare"
+    answer = "yes" if drafted > plain else "no"
+    return f"drafts pay? {answer}, roughly {drafted / plain:.1f} x: slipstream compare"
 
 
 def _describe_keys(view: LiveView) -> list[str]:

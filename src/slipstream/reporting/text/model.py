@@ -11,6 +11,7 @@ from slipstream.reporting.report import align
 from slipstream.units import UNKNOWN, show_bytes, show_number
 
 NOT_MEASURED = "not measured"
+NONE_CHOSEN = "none of them (use --drafter)"
 
 
 def render_model(report: ModelReport) -> str:
@@ -110,7 +111,8 @@ def _render_drafters(listed: DrafterList) -> str:
     if not listed.candidates:
         hint = f"train one: slipstream train {listed.target} --prompts FILE"
         return "\n".join([*align([*head, ("drafters", "none known")]), "", hint])
-    head.append(("plan chooses", listed.chosen or "none of them (use --drafter)"))
+    by = f" (recipe {listed.recipe})" if listed.recipe else ""
+    head.append(("plan chooses", f"{listed.chosen}{by}" if listed.chosen else NONE_CHOSEN))
     details = [_explain_candidate(rank, one) for rank, one in enumerate(listed.candidates, start=1)]
     return "\n\n".join("\n".join(part) for part in (align(head), *details))
 

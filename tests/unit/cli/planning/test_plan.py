@@ -133,6 +133,50 @@ def test_a_saved_plan_of_folders_named_from_here_works_from_anywhere(
     assert plan_plain(made, load_host("h100")).target == made.target
 
 
+OWN_RECIPE = """
+name = "ours"
+title = "Qwen3 8B for two users"
+target = "Qwen/Qwen3-8B"
+drafter = "RedHatAI/Qwen3-8B-speculator.dflash"
+machines = ["rtx-4090"]
+engine = "vllm"
+engine_version = "0.33.0"
+settings = {draft_length = 6, sequences = 2}
+"""
+
+
+@pytest.mark.parametrize(("machine", "has_settings"), [("rtx-4090", True), ("rtx-5090", False)])
+def test_a_recipe_of_ones_own_comes_first_and_models_says_so(
+    machine: str, has_settings: bool, capsys: Capture
+) -> None:
+    overlay = recipe_overlay(os.environ)
+    overlay.mkdir(parents=True, exist_ok=True)
+    (overlay / "ours.toml").write_text(OWN_RECIPE)
+    made = plan(capsys, "Qwen/Qwen3-8B", "--host", machine)
+    assert (made.recipe, made.drafter) == ("ours", "RedHatAI/Qwen3-8B-speculator.dflash")
+    sequences = made.settings.sequences
+    assert (sequences is not None and sequences.source == "recipe") is has_settings
+    assert run(["models", "Qwen/Qwen3-8B", "--host", machine, "--json"], os.environ) == 0
+    listed = json.loads(capsys.readouterr().out)["drafters"]
+    assert (listed["recipe"], listed["chosen"]) == ("ours", made.drafter)
+    assert listed["candidates"][0]["drafter"] == made.drafter
+
+
+def test_a_setting_that_no_recipe_has_is_answered_with_those_that_there_are(
+    capsys: Capture,
+) -> None:
+    overlay = recipe_overlay(os.environ)
+    overlay.mkdir(parents=True, exist_ok=True)
+    (overlay / "ours.toml").write_text(OWN_RECIPE.replace("draft_length", "draft_lenght"))
+    assert run(["models", "--recipe", "ours"], os.environ) == 1
+    assert "settings.draft_lenght: Extra inputs are not permitted; did you mean draft_length?" in (
+        capsys.readouterr().err
+    )
+    (overlay / "ours.toml").write_text(OWN_RECIPE.replace("draft_length", "foo"))
+    assert run(["models", "--recipe", "ours"], os.environ) == 1
+    assert "; known are batched_tokens, context, " in capsys.readouterr().err
+
+
 def test_a_refused_plan_leaves_with_1(capsys: Capture) -> None:
     assert run(["plan", QWEN, "--host", "rtx-3090"], {}) == 1
     assert "refused (memory)" in capsys.readouterr().out

@@ -18,6 +18,7 @@ from slipstream.cli.main import run
 from slipstream.clients.catalogue import CLIENTS
 from slipstream.clients.connection import ClientList, Connection
 from slipstream.planning.settings import Choice
+from slipstream.planning.settings.conversation import SHOWS_NO_TOOLS
 from slipstream.serving.run import Terms, read_process
 from tests.unit.checkpoints.folders import LLAMA, write_checkpoint
 from tests.unit.clients.api_server import CONTEXT, MODEL
@@ -53,7 +54,10 @@ def serve(home: Path, stand_in: StandIn | None = None, **changes: Any) -> None:
         "tool_parser": None,
         **changes.pop("settings", {}),
     }
-    plan = PLAN.change(**settings).model_copy(update={"target": changes.pop("target", PLAN.target)})
+    own: dict[str, Any] = {
+        name: changes.pop(name) for name in ("target", "notes") if name in changes
+    }
+    plan = PLAN.change(**settings).model_copy(update=own)
     keep(
         home / "state" / "slipstream" / "runs",
         "live",
@@ -146,6 +150,15 @@ def test_the_plan_tells_what_will_not_work(home: Path, capsys: Capture) -> None:
     assert found["model name"].hint.endswith("-- --served-model-name name org/name")
     assert "--tool-call-parser" in (found["tool calls"].hint or "")
     assert read_connection("openai-python", capsys=capsys).checks == ()
+
+
+def test_a_model_whose_template_has_no_tools_is_not_called_short_of_a_parser(
+    home: Path, capsys: Capture
+) -> None:
+    serve(home, notes=(f"tool calls are not parsed: the chat template of it {SHOWS_NO_TOOLS}",))
+    found = {one.what: one for one in read_connection("claude", capsys=capsys).checks}
+    assert SHOWS_NO_TOOLS in found["tool calls"].message
+    assert (found["tool calls"].hint or "").endswith("; others: slipstream models")
 
 
 @pytest.mark.parametrize(

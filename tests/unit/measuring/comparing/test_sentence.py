@@ -144,7 +144,7 @@ def test_the_sentence_says_what_was_shown(
 
 def test_where_more_blocks_would_not_do_it_asks_for_prompts() -> None:
     _, sentence = advise(find("chat", "1.05?"))
-    assert sentence.endswith("; more starts are not enough, use more prompts.")
+    assert sentence.endswith("; more starts alone are not enough, use more prompts.")
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,11 @@ def test_a_family_gets_its_parsers(family: str) -> None:
     [
         ("NewForCausalLM", "{{ tools }}<|tool_call_start|>", "no family is known"),
         ("MistralForCausalLM", None, "has no chat template"),
-        ("LlamaForCausalLM", SMOLLM2, "shows the model no tools"),
+        (
+            "LlamaForCausalLM",
+            SMOLLM2,
+            "shows the model no tools; another model, or --chat-template",
+        ),
     ],
 )
 def test_what_is_not_parsed_is_said_with_what_to_type(

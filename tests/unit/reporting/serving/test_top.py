@@ -221,10 +221,16 @@ def test_the_draft_length_is_told_with_what_bounds_it(changes: dict[str, Any], s
 @pytest.mark.parametrize(
     ("speeds", "shown"),
     [
-        ({0: 100.0, 3: 150.0, 7: None}, "drafts pay at this batch: 1.50 times plain (length 0)"),
-        ({0: 100.0, 3: 50.0}, "drafts do not pay at this batch: 0.50 times plain (length 0)"),
-        ({0: None, 3: 50.0}, "not known yet: slipstream compare Qwen/Qwen3-8B"),
-        ({0: 100.0, 3: None}, "not known yet: slipstream compare Qwen/Qwen3-8B"),
+        (
+            {0: 100.0, 3: 150.0, 7: None},
+            "drafts pay? yes, roughly 1.5 x: slipstream compare",
+        ),
+        (
+            {0: 100.0, 3: 50.0},
+            "drafts pay? no, roughly 0.5 x: slipstream compare",
+        ),
+        ({0: None, 3: 50.0}, "drafts pay? not known yet: slipstream compare"),
+        ({0: 100.0, 3: None}, "drafts pay? not known yet: slipstream compare"),
     ],
 )
 def test_whether_drafts_pay_is_said_under_the_lengths(
