@@ -120,7 +120,7 @@ def test_a_wrong_token_in_a_hundred_and_a_lost_temperature_are_caught(
     steady = sound.change_variables({VARIABLE: only})
     steady = steady.model_copy(update={"patches": (CPU_SAMPLING,)})
     (tmp_path / "plan.json").write_text(steady.to_json())
-    install_plugin(tmp_path / "plugins")
+    install_plugin(tmp_path / "plugins", PLUGIN)
     ask_only(monkeypatch, "named")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "plugins"), prepend=os.pathsep)
     code, certificate = verify(tmp_path / "plan.json", capsys)
@@ -137,15 +137,56 @@ def test_a_wrong_token_in_a_hundred_and_a_lost_temperature_are_caught(
     assert json.loads(certificate.to_json())["passed"] is False
 
 
+# What is written into a cache in fp8; the drafter's own cache is not.
+CACHE_PLUGIN = """
+def register():
+    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackendImpl
+
+    store = CPUAttentionBackendImpl.do_kv_cache_update
+
+    def spoil(self, layer, key, value, *rest):
+        if self.is_fp8_kv_cache:
+            {fault}
+        store(self, layer, key, value, *rest)
+
+    CPUAttentionBackendImpl.do_kv_cache_update = spoil
+"""
+
+
+# The upper end of the sound cache's interval, measured twice: 0.037 and 0.039.
+SOUND_FP8_REGRET = 0.04
+
+
 @pytest.mark.weekly
-def test_a_cache_in_fp8_costs_a_little_and_its_drafts_are_still_accepted(
-    target: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("fault", ["value = 1.5 * value", "value = value.flip(1)"])
+def test_a_wrong_scale_or_a_swapped_head_costs_far_more(
+    fault: str,
+    target: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    install_plugin(tmp_path / "plugins", CACHE_PLUGIN.format(fault=fault))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "plugins"), prepend=os.pathsep)
+    cost = measure_fp8(target, capsys)
+    sys.stdout.write(f"\n{fault}: {cost.sentence}\n")
+    regret = cost.kinds[-1].regret
+    assert regret.value - (regret.error or 0) > SOUND_FP8_REGRET
+
+
+def measure_fp8(target: Path, capsys: pytest.CaptureFixture[str]) -> CacheCost:
     words = ("--drafter", str(SHIPPED_DRAFTER), "--context", "1024", "--users", "4", "--json")
     asked = ("--workload", "code", "prose", "--prompts", "6", "--max-tokens", "64")
     engine = ("--", "--enforce-eager", "--kv-cache-dtype", "fp8")
     assert run(["verify", str(target), "--cache", *words, *asked, *engine], os.environ) == 0
-    cost = CacheCost.model_validate_json(capsys.readouterr().out)
+    return CacheCost.model_validate_json(capsys.readouterr().out)
+
+
+@pytest.mark.weekly
+def test_a_cache_in_fp8_costs_a_little_and_its_drafts_are_still_accepted(
+    target: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cost = measure_fp8(target, capsys)
     assert [one.kind for one in cost.kinds] == ["code", "prose", "all"]
     total = cost.kinds[-1]
     assert total.plain.best > 0.97 * total.plain.tokens
@@ -172,10 +213,10 @@ def read_dtype(plan: Path) -> str:
     return decision.value or "" if decision else "bfloat16"
 
 
-def install_plugin(folder: Path) -> None:
+def install_plugin(folder: Path, text: str) -> None:
     """Put the fault where vLLM looks for plugins."""
     about = folder / "planted-1.0.dist-info"
     about.mkdir(parents=True)
-    (folder / "planted.py").write_text(PLUGIN)
+    (folder / "planted.py").write_text(text)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: planted\nVersion: 1.0\n")
     (about / "entry_points.txt").write_text("[vllm.general_plugins]\nplanted = planted:register\n")

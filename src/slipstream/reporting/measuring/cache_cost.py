@@ -36,7 +36,7 @@ def describe_cache_cost(cost: CacheCost) -> Report:
         title=f"{cost.conditions.model} with a cache in {cost.kv_dtype}",
         answer="measured" if cost.passed else "cannot tell",
         figure=f"{100 * total.lost.value:.1f}",
-        interval=f"of 100 tokens in {total.quantized.tokens:,}",
+        interval=f"of 100 tokens, {total.quantized.tokens:,} in all",
         figure_note="are no longer the target's best one",
         sentence=cost.sentence,
         sections=[
