@@ -43,7 +43,7 @@ class Service:
         return {"HF_HUB_OFFLINE": "1", **named, **self.environment}
 
     def command(
-        self, *words: str, check: bool = True, typed: str | None = None
+        self, *words: str, check: bool = True, typed: str | None = None, within: float = 600
     ) -> "subprocess.CompletedProcess[str]":
         """Run a verb to its end."""
         done = subprocess.run(
@@ -52,7 +52,7 @@ class Service:
             input=typed,
             capture_output=True,
             text=True,
-            timeout=600,
+            timeout=within,
         )
         assert not check or done.returncode == 0, done.stderr
         return done
