@@ -263,15 +263,23 @@ class ClientList(Record):
     clients: tuple[ClientSummary, ...]
 
 
-def _hint_context(target: str, needed: int) -> str:
+def _serve_again(run: Run) -> str:
+    """Return the command that serves a run's pair at its port, to be completed."""
+    plan, address = run.plan, Address.of(run.plan)
+    drafter = ("--drafter", plan.drafter) if plan.drafter else ()
+    return shlex.join(["slipstream", "serve", plan.target, *drafter, "--port", str(address.port)])
+
+
+def _hint_context(run: Run, needed: int) -> str:
     """Return the command with room for an agent, within what a local model reads."""
+    target = run.plan.target
     local = Path(target).is_dir()
     limit = read_checkpoint(target, tokenizer=False).context if local else None
     if limit is not None and limit < needed:
         return f"its model reads at most {limit:,} tokens; for others: slipstream models"
     roomy = -(-3 * needed // 8192) * 8192
     context = roomy if limit is None else min(roomy, limit)
-    return f"slipstream serve {shlex.quote(target)} --context {context}"
+    return f"{_serve_again(run)} --context {context}"
 
 
 def check_plan(client: Client, served: ServedModel) -> list[ConnectionCheck]:
@@ -279,7 +287,7 @@ def check_plan(client: Client, served: ServedModel) -> list[ConnectionCheck]:
     run = served.run
     if run is None:
         return []
-    checks, target = [], shlex.quote(run.plan.target)
+    checks, again = [], _serve_again(run)
     if served.key.required and not served.key.secret:
         message = f"the server needs a key, and there is none in {KEY_VARIABLE} or --key FILE"
         hint = f"slipstream keys new --name {client.name} > {client.name}.key; "
@@ -288,13 +296,13 @@ def check_plan(client: Client, served: ServedModel) -> list[ConnectionCheck]:
     if client.wants_plain_name and "/" in served.name:
         message = f"{client.title} accepts no model name with a slash, such as {served.name}"
         short = served.name.rpartition("/")[2]
-        hint = f"slipstream serve {target} -- --served-model-name {short} {served.name}"
+        hint = f"{again} -- --served-model-name {short} {served.name}"
         checks.append(ConnectionCheck(what="model name", works=False, message=message, hint=hint))
     rules = run.terms.gate_rules or GateRules()
     closed = [route for route in client.routes if route not in rules.routes]
     if run.terms.gated and closed:
         routes = ", ".join(f'"{route}"' for route in (*rules.routes, *closed))
-        hint = f"with routes = [{routes}] in FILE: slipstream serve {target} --gate FILE"
+        hint = f"with routes = [{routes}] in FILE: {again} --gate FILE"
         checks.append(
             ConnectionCheck(what="route", works=False, message=f"closed: {closed[0]}", hint=hint)
         )
@@ -302,12 +310,12 @@ def check_plan(client: Client, served: ServedModel) -> list[ConnectionCheck]:
     if needed and served.context and served.context < needed:
         message = f"{client.title} sends about {needed:,} tokens at first, and the context is "
         message += f"{served.context:,}"
-        hint = _hint_context(run.plan.target, needed)
+        hint = _hint_context(run, needed)
         checks.append(ConnectionCheck(what="context", works=False, message=message, hint=hint))
     if needed and run.plan.settings.tool_parser is None:
         message, hint = "the engine has no tool-call parser: calls come as text", PARSER_HINT
         if any(SHOWS_NO_TOOLS in note for note in run.plan.notes):
             message = f"the chat template {SHOWS_NO_TOOLS}: take another target, or a template"
-            hint = f"slipstream serve {target} -- --chat-template FILE; others: slipstream models"
+            hint = f"{again} -- --chat-template FILE; others: slipstream models"
         checks.append(ConnectionCheck(what="tool calls", works=False, message=message, hint=hint))
     return checks

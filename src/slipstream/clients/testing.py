@@ -20,6 +20,8 @@ CALL_TOKENS = 512
 
 _SHORT, _CALIBRATION_WORDS = "Say hello.", 256
 _CALL = "Use the tool to set the unit to celsius."
+# What vLLM refuses a tool call with where it has no parser.
+_NO_PARSER = "--tool-call-parser"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class Tester:
         room = (self.served.context or 2 * CALL_TOKENS) // 2
         streamed = await self._stream(http, _CALL, min(CALL_TOKENS, room), "forced")
         fault = streamed.error or streamed.find_call_fault()
-        hint = PARSER_HINT if fault and streamed.error is None else None
+        hint = PARSER_HINT if fault and (streamed.error is None or _NO_PARSER in fault) else None
         message = fault or "complete, in several chunks"
         return ConnectionCheck(
             what="tool call, forced", works=fault is None, message=message, hint=hint
@@ -64,6 +66,8 @@ class Tester:
             message, hint = f"the call came as text: {streamed.text[:80]!r}", PARSER_HINT
         elif fault and streamed.error is None:
             works, message = None, f"accepted, but {fault}"
+        elif fault and _NO_PARSER in fault:
+            hint = PARSER_HINT
         what = "tool call, the model's choice"
         return ConnectionCheck(what=what, works=works, message=message, hint=hint)
 

@@ -19,7 +19,7 @@ BODY_CHARACTERS = 2000
 
 LOG_HINT = "look into the server's log"
 _CERTIFICATE_HINT = "export SSL_CERT_FILE=CERTIFICATE, with the server's or its authority's in PEM"
-KEY_HINT = f"put the server's key into a file or into {KEY_VARIABLE}"
+KEY_HINT = f"put the server's key into {KEY_VARIABLE}, or into a FILE for --key FILE"
 
 
 @dataclass(frozen=True, slots=True)

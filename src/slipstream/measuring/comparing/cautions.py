@@ -50,8 +50,7 @@ def find_cautions(
     few = sorted({len(prompts) for prompts in readings.speeds.values()})[0]
     if few < FEW_PROMPTS:
         what = "tasks" if has_tasks(blocks) else "prompts"
-        enough = f"--prompts {FEW_PROMPTS} would say more"
-        message = f"only {few} {what} of a kind could be compared, and {enough}"
+        message = f"only {few} {what} of a kind could be compared, {FEW_PROMPTS} would say more"
         yield Caution(code="few-prompts", message=message)
     yield from _find_lengths(blocks, readings, names)
 

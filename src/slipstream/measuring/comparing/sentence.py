@@ -61,7 +61,7 @@ def conclude(
         answer = "cannot tell"
         times = sentence[0].lower() + sentence[1:]
         sentence = f"Cannot tell, because {join(grave)}; from the times alone: {times}"
-    sentence = f"{sentence}. Caution: {join(light)}." if light else f"{sentence}."
+    sentence = f"{sentence}. Caution: {'; '.join(light)}." if light else f"{sentence}."
     return answer, _name_measure(sentence, measure)
 
 

@@ -165,7 +165,7 @@ def _describe_step(state: SteeringState | None) -> str:
 def _describe_first_tokens(view: LiveView) -> str:
     found = view.traffic.first_token if view.traffic else None
     if found is None:
-        return "no streams yet" if view.status.gated else UNKNOWN
+        return "no streams lately" if view.status.gated else UNKNOWN
     return f"p50 {found.p50:.2f} s, p90 {found.p90:.2f} s, p99 {found.p99:.2f} s"
 
 
@@ -275,7 +275,7 @@ def _describe_lengths(view: LiveView) -> list[str]:
     ]
     table = Table(("length", "step", "tokens/step", "tokens/s", "steps"), rows)
     return [
-        "estimated by draft length, for this batch",
+        "estimated by draft length, for this batch; * is in use",
         *align_table(table),
         _say_whether_drafts_pay(state.lengths),
     ]
@@ -285,9 +285,9 @@ def _say_whether_drafts_pay(lengths: Sequence[LengthEstimate]) -> str:
     speeds = {one.draft_length: one.tokens_per_second for one in lengths if one.tokens_per_second}
     plain, drafted = speeds.pop(0, None), max(speeds.values(), default=None)
     if plain is None or drafted is None:
-        return "drafts pay? not known yet: slipstream compare"
+        return "drafts pay? not known yet: slipstream compare TARGET"
     answer = "yes" if drafted > plain else "no"
-    return f"drafts pay? {answer}, roughly {drafted / plain:.1f} x: slipstream compare"
+    return f"drafts pay? {answer}, {drafted / plain:.1f} x or so: slipstream compare TARGET"
 
 
 def _describe_keys(view: LiveView) -> list[str]:

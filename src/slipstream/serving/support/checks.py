@@ -61,6 +61,10 @@ class OtherLoad(Protocol):
     other_cpu_share: float
     busiest: str | None
 
+    @property
+    def most_other_share(self) -> float:
+        """The share of the cores up to which others do not disturb."""
+
     def describe(self, *, named: bool = True) -> str:
         """Return what disturbs, or nothing on a quiet machine; not `named`, without programs."""
 
@@ -111,7 +115,8 @@ def _check_mode(path: Path, closed: int, mode: int, user: int) -> Iterator[Check
     if status.st_uid not in (user, 0):
         yield fault("files", f"{path} belongs to another user", f"ls -ld {name}")
     elif status.st_mode & closed & 0o022:
-        yield fault("files", f"other users can write to {path}", f"chmod {mode} {name}")
+        why = ", whose files an engine executes or obeys" if path.is_dir() else ""
+        yield fault("files", f"other users can write to {path}{why}", f"chmod {mode} {name}")
     elif status.st_mode & closed:
         yield warn("files", f"other users can read {path}", f"chmod {mode} {name}")
 

@@ -228,8 +228,11 @@ def _check_load(site: Site) -> Iterator[Check]:
     # A program's name is a detail: those are left out of a bug report.
     if busy := load.describe(named=False):
         message = f"{busy}: engines run slower, and figures measured now are unreliable"
-        details = (f"most of it {load.busiest}",) if load.busiest else ()
-        yield warn("load", message, "top -b -n 1 -o %CPU | head -n 17", details)
+        if load.other_cpu_share > load.most_other_share:
+            details = (f"most of it {load.busiest}",) if load.busiest else ()
+            yield warn("load", message, "top -b -n 1 -o %CPU | head -n 17", details)
+        else:
+            yield warn("load", message, "measure later, or on a machine that is not shared")
     else:
         used = f"{load.other_cpu_share * load.cores:.1f} of {load.cores} cores"
         yield fine("load", f"other processes use {used}")

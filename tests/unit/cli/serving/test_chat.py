@@ -210,7 +210,7 @@ def test_nothing_of_a_server_acts_on_the_terminal(
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (refuse("401 Unauthorized", b"who?"), "hint: put the server's key into a file or into"),
+        (refuse("401 Unauthorized", b"who?"), "hint: put the server's key into"),
         (refuse("404 Not Found", b"no model the-model"), "hint: slipstream chat again"),
         (refuse("400 Bad Request", b"longer than the context"), "hint: /new"),
         (refuse("503 Unavailable", b""), "hint: try again in a moment"),

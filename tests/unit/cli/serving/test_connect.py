@@ -164,8 +164,8 @@ def test_a_model_whose_template_has_no_tools_is_not_called_short_of_a_parser(
 @pytest.mark.parametrize(
     ("limit", "hint"),
     [
-        (131072, "slipstream serve {folder} --context 65536"),
-        (49152, "slipstream serve {folder} --context 49152"),
+        (131072, "slipstream serve {folder} --drafter {drafter} --port 8000 --context 65536"),
+        (49152, "slipstream serve {folder} --drafter {drafter} --port 8000 --context 49152"),
         (8192, "its model reads at most 8,192 tokens; for others: slipstream models"),
     ],
 )
@@ -175,7 +175,7 @@ def test_a_larger_context_is_one_that_the_model_has(
     folder = write_checkpoint(home / "model", {**LLAMA, "max_position_embeddings": limit})
     serve(home, target=str(folder), settings={"context": Choice(1024, "user", "")})
     found = {one.what: one.hint for one in read_connection("claude", capsys=capsys).checks}
-    assert found["context"] == hint.format(folder=folder)
+    assert found["context"] == hint.format(folder=folder, drafter=PLAN.drafter)
 
 
 def test_a_closed_route_is_told(home: Path, capsys: Capture) -> None:

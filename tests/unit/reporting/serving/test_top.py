@@ -143,7 +143,7 @@ def test_what_is_not_known_is_called_so() -> None:
     shown = {name: value.strip() for name, value in rows.items()}
     unknown = ("throughput", "batch", "draft length", "step", "cache")
     assert {shown[name] for name in unknown} == {"unknown"}
-    assert (shown["first token"], shown["memory"]) == ("no streams yet", "no engine")
+    assert (shown["first token"], shown["memory"]) == ("no streams lately", "no engine")
 
 
 def test_without_a_report_acceptance_is_vllms_own() -> None:
@@ -223,11 +223,11 @@ def test_the_draft_length_is_told_with_what_bounds_it(changes: dict[str, Any], s
     [
         (
             {0: 100.0, 3: 150.0, 7: None},
-            "drafts pay? yes, roughly 1.5 x: slipstream compare",
+            "drafts pay? yes, 1.5 x or so: slipstream compare TARGET",
         ),
         (
             {0: 100.0, 3: 50.0},
-            "drafts pay? no, roughly 0.5 x: slipstream compare",
+            "drafts pay? no, 0.5 x or so: slipstream compare TARGET",
         ),
         ({0: None, 3: 50.0}, "drafts pay? not known yet: slipstream compare"),
         ({0: 100.0, 3: None}, "drafts pay? not known yet: slipstream compare"),
