@@ -26,6 +26,9 @@ class Handler(BaseHTTPRequestHandler):
         if self.wrong.get("refuse") == self.path:
             self._answer(404, self.wrong.get("words", "not found"))
             return
+        if self.wrong.get("calls") == "no parser" and body.get("tools"):
+            self._answer(400, '"auto" tool choice requires --tool-call-parser to be set')
+            return
         asked = str(body.get("input") or body["messages"][0]["content"])
         tokens = len(asked.split()) + 5
         if events := self.wrong.get("events"):

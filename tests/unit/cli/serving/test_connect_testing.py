@@ -67,6 +67,7 @@ def test_the_key_goes_where_the_client_puts_it(
     ("wrong", "what", "works", "hint"),
     [
         ({"calls": "as text"}, "tool call, forced", False, "--tool-call-parser"),
+        ({"calls": "no parser"}, "tool call, forced", False, "--tool-call-parser"),
         ({"calls": "forced only"}, "tool call, the model's choice", None, ""),
         (
             {"calls": "forced only", "text": '<tool_call>{"name"'},

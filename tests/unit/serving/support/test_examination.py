@@ -492,3 +492,10 @@ def test_other_processes_that_compute_are_named(site: Site) -> None:
     assert check.message.startswith("other processes used 1.8 of 2 cores: ")
     assert check.details == ("most of it ffmpeg",)
     assert find(replace(site, load=watched(0.02)), "load") == []
+
+
+def test_what_a_hypervisor_takes_is_no_programs(site: Site) -> None:
+    stolen = watched(0.02).model_copy(update={"steal_share": 0.3})
+    (check,) = find(replace(site, load=stolen), "load")
+    assert check.message.startswith("the hypervisor took 30% of the cores' time: ")
+    assert (check.details, check.hint) == ((), "measure later, or on a machine that is not shared")
