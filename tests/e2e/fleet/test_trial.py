@@ -6,11 +6,13 @@ decide are written into the ledger, where the engine's core would write them.
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,8 +20,10 @@ import pytest
 
 from slipstream.fleet.rolling.rollout import Rollout
 from slipstream.fleet.running.status import FleetStatus
+from slipstream.learning.generation import Generation, LearningFolder
 from slipstream.proving_ground import make_smollm2
 from slipstream.serving.run import Run, RunFolder, list_runs
+from slipstream.serving.supervision.learning_job import find_learning_folder
 from slipstream.user_folders import slipstream_cache
 from tests.fleet_bed.bed import Bed, Machine, explain_absence, run_bed
 from tests.fleet_bed.small_model import make_small_pair
@@ -63,7 +67,7 @@ def bed() -> Iterator[Bed]:
 def command(machine: Machine, *words: str, code: int = 0) -> str:
     done = machine.run(["slipstream", "fleet", *words], timeout=240)
     assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout
+    return done.stdout if code in (0, 4) else done.stderr
 
 
 def find_run(machine: Machine) -> tuple[RunFolder, Run]:
@@ -130,3 +134,31 @@ def test_a_trial_outlives_its_control_machine_and_another_goes_on(
     trial = next(one.run.trial for one in status.machines if one.machine == "two" and one.run)
     assert trial is not None
     assert trial.state == ("passed" if passed else "rolled back")
+
+
+def test_the_other_groups_take_what_one_has_learned_and_kept(bed: Bed) -> None:
+    folder, run = find_run(bed["two"])
+    state = bed["two"].home / ".local" / "state"
+    home = LearningFolder(find_learning_folder({"XDG_STATE_HOME": str(state)}, run))
+    made = Generation(
+        number=1, drafter=home.find_drafter(1), made_at=datetime.now(UTC), verdict="kept"
+    )
+    home.add(made, bed.control.home / "better")
+    refused = command(bed.control, "swap", "--learned", "two", code=1)
+    assert "two serves no drafter that it has learned" in refused
+
+    back = bed["two"].run(["slipstream", "learn", folder.path.name, "--back", "1"], timeout=120)
+    assert back.returncode == 0, back.stderr
+    words = ("swap", "--learned", "two", "--json")
+    rollout = Rollout.model_validate_json(command(bed.control, *words))
+    assert (rollout.state, [one.group for one in rollout.groups]) == ("done", ["one"])
+    taken, own = (Path(find_run(bed[name])[1].plan.drafter or "") for name in ("one", "two"))
+    assert own == home.find_drafter(1)
+    assert re.search(r"/drafters/generation-1-[0-9a-f]{12}/drafter$", str(taken))
+    assert bed["one"].home in taken.parents
+    weights = "model.safetensors"
+    assert (taken / weights).read_bytes() == (own / weights).read_bytes()
+    assert "is already in use" in command(bed.control, *words, code=1)
+    command(bed.control, "swap", "--back")
+    assert find_run(bed["one"])[1].plan.drafter != str(taken)
+    assert find_run(bed["two"])[1].plan.drafter == str(own)

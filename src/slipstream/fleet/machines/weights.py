@@ -17,10 +17,13 @@ from slipstream.fleet.far_side.this_machine import HeldModel, LocateModel, Model
 from slipstream.fleet.machines.commands import Machines, Show, ask_all
 from slipstream.fleet.plan import FleetPlan
 from slipstream.planning.plan import LaunchPlan
+from slipstream.serving.swaps import ServedDrafter
 from slipstream.units import show_bytes
 
 TRANSFER_SECONDS = 24 * 3600.0
 CHECK_SECONDS = 3600.0
+# Of a generation's drafter, by `learning/generation.py`.
+LEARNED_FOLDER = "drafter"
 _SSH = ["ssh", "-oBatchMode=yes", "-oStrictHostKeyChecking=yes", "-oConnectTimeout=5", "--"]
 # Only the model: the sender must not leave other files in a folder that may be a home. What was cut
 # off replaces nothing; a cache may have other revisions, which stay.
@@ -171,3 +174,30 @@ def place_drafter(
         for file in files:
             far.transport.send(machine, file, f"{place}/{file.name}")
     return f"~/{place}"
+
+
+def place_learned(
+    far: Machines, groups: Sequence[str], source: str, drafter: ServedDrafter, show: Show
+) -> str:
+    """Copy a drafter that a machine has to these groups' machines, and return its name there."""
+    held = far.ask(
+        source, ModelRequest(model=str(drafter.folder)), HeldModel, timeout=CHECK_SECONDS
+    )
+    parent = f"{far.fleet.folder}/drafters/{drafter.name.replace(' ', '-')}-{held.sha256[:12]}"
+    # The name is ours, not what the machine says: it becomes a path on the others.
+    giving = ["tar", "-C", str(drafter.folder.parent), "-cf", "-", "--", LEARNED_FOLDER]
+    taking = ["sh", "-c", _UNPACK, "sh", parent, LEARNED_FOLDER]
+    copy = ModelRequest(model=f"~/{parent}/{LEARNED_FOLDER}")
+    for machine in [name for group in groups for name in far.fleet.groups[group].machines]:
+        show(machine, "copying", f"{drafter.name} from {source}")
+        answer = far.transport.relay(source, giving, machine, taking, timeout=TRANSFER_SECONDS)
+        fault = answer.complaint if answer.code else None
+        if fault is None:
+            there = far.ask(machine, copy, HeldModel, timeout=CHECK_SECONDS)
+            fault = None if there.sha256 == held.sha256 else "its hash differs"
+        if fault is not None:
+            raise UnreachableError(
+                f"{machine}: {drafter.name} could not be copied from {source}: {fault}",
+                hint=far.fleet.hint_ssh(machine, "df -h ."),
+            )
+    return copy.model

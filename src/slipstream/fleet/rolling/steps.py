@@ -1,5 +1,6 @@
 """A rollout carried out: each step on the machines, its record kept on the fleet's first one."""
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +33,7 @@ from slipstream.fleet.running.starting import start_groups, stop_groups
 from slipstream.fleet.running.status import read_fleet_status, read_run, read_served_groups
 from slipstream.measuring.verifying.served_check import ServedCheck
 from slipstream.serving.run_status import RunStatus
-from slipstream.serving.swaps import Swap
+from slipstream.serving.swaps import ServedDrafter, Swap
 
 DRAIN_SECONDS = 600.0
 OPEN_WITHIN_SECONDS = 60.0
@@ -47,6 +48,8 @@ TRY_AGAIN_SECONDS = 5.0
 _LOOK_EVERY_SECONDS = 1.0
 _EVALUATE_EVERY_SECONDS = 15.0
 _RECORD = "rollout.json"
+# Generation 0 is the drafter of the plan.
+_GENERATION = re.compile(r"generation [1-9]\d*")
 _PLANS: dict[Version, str] = {"old": "rollout-old-plan.json", "new": "rollout-new-plan.json"}
 _ANOTHER = "slipstream fleet roll, to start a new one"
 
@@ -300,6 +303,22 @@ def leave_out_serving(far: Machines, groups: Sequence[str], drafter: str) -> tup
             f"{', '.join(groups)}: {drafter} is already in use", hint="slipstream fleet status"
         )
     return left
+
+
+def find_learned(far: Machines, group: str) -> ServedDrafter:
+    """Return the drafter that a group serves if it has learned it and its trial is over."""
+    head = far.fleet.groups[group].machines[0]
+    run = read_run(far, head)
+    if run is None or not run.drafters or not _GENERATION.fullmatch(run.drafters[-1].name):
+        raise InvalidInputError(
+            f"{group} serves no drafter that it has learned",
+            hint=far.fleet.hint_ssh(head, "slipstream learn", run.id if run else "RUN"),
+        )
+    if run.trial is not None and run.trial.state == "running":
+        raise InvalidInputError(
+            f"{group}: {escape(run.trial.describe())}", hint="slipstream fleet status"
+        )
+    return run.drafters[-1]
 
 
 def serves(run: RunStatus, drafter: str) -> bool:

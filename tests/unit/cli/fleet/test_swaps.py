@@ -1,5 +1,6 @@
 """`fleet swap` as a user types it, whatever becomes of the control machine."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from slipstream.cli.main import run
 from slipstream.errors import UnreachableError
 from slipstream.fleet.rolling.rollout import Rollout
 from slipstream.fleet.rolling.steps import TRIES
+from slipstream.serving.swaps import ServedDrafter, SwapTrial
 from tests.unit.cli.fleet.site import Site
 from tests.unit.cli.fleet.test_rollouts import DRAFTING, Capture, drafters, read_rollout
 from tests.unit.fleet.far_machines import ControlDiedError
@@ -169,7 +171,14 @@ def test_a_control_machine_that_dies_at_any_call_leaves_a_trace_and_no_untested_
 
 
 @pytest.mark.parametrize(
-    "words", [[], ["new", "--back"], ["--back", "--canary", "1"], ["--resume", "new"]]
+    "words",
+    [
+        [],
+        ["new", "--back"],
+        ["--back", "--canary", "1"],
+        ["--resume", "new"],
+        ["new", "--learned", "b"],
+    ],
 )
 def test_a_drafter_or_back_or_resume_is_wanted(words: list[str], capsys: Capture) -> None:
     assert run(["fleet", "swap", *words], {}) == 2
@@ -180,6 +189,33 @@ def test_a_canary_of_all_groups_is_refused_before_anything_is_done(site: Site) -
     site.far.commands.clear()
     assert run(["fleet", "swap", "new", "--canary", "2"], {}) == 1
     assert site.far.commands == []
+
+
+def test_a_learned_drafter_goes_to_the_others_only_after_its_trial(
+    site: Site, capsys: Capture
+) -> None:
+    words = ["fleet", "swap", "--learned"]
+    assert run([*words, "bb"], {}) == 2
+    assert "did you mean b?" in capsys.readouterr().err
+    assert run([*words, "b"], {}) == 1
+    assert "b serves no drafter that it has learned" in capsys.readouterr().err
+    served, now = site.runs["two"], datetime.now(UTC)
+    planned, learned = (
+        ServedDrafter(name=name, folder=Path("/x"), since=now) for name in ("old", "generation 1")
+    )
+    trial = SwapTrial(
+        order="1",
+        drafter=learned.name,
+        folder=learned.folder,
+        before=planned,
+        began_at=now,
+        until=now,
+    )
+    changed = {"drafters": (planned, learned), "trial": trial}
+    site.runs["two"] = served.model_copy(update=changed)
+    assert run([*words, "b"], {}) == 1
+    assert "b: generation 1: running, until" in capsys.readouterr().err
+    assert drafters(site)[0] == "old"
 
 
 def test_an_engine_over_several_machines_is_rolled_instead(site: Site, capsys: Capture) -> None:
