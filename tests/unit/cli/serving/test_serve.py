@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import shutil
 import signal
 import socket
@@ -135,6 +137,12 @@ def test_what_would_change_a_plan_does_not_go_with_a_run_or_a_saved_plan(
     assert run(["serve", str(theirs)], os.environ) == 1
     assert "is not among your runs" in capsys.readouterr().err
     assert find_runs() == [served]
+    # What plans from a model names the model and options of the run.
+    assert run(["compare", folder], os.environ) == 1
+    (named,) = re.findall(r"hint: in its place: (.*)", capsys.readouterr().err)
+    assert run(["plan", "--json", *shlex.split(named)], os.environ) == 0
+    again = LaunchPlan.model_validate_json(capsys.readouterr().out)
+    assert again.drafter == served.plan.drafter
 
 
 def test_how_a_run_is_served_can_change_when_it_is_served_again(
