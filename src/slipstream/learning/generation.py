@@ -8,7 +8,9 @@ the next process finds it whole. Generation 0 is the drafter of the plan, and li
 import fcntl
 import os
 import shutil
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from math import ceil
 from pathlib import Path
 from typing import Literal
 
@@ -17,13 +19,17 @@ from pydantic import AwareDatetime, Field
 from slipstream.atomic_files import make_folder_once, write_atomically
 from slipstream.errors import InvalidInputError
 from slipstream.records import Record, read_record
+from slipstream.serving.run import Run
 from slipstream.steering.drafts import Drafts
+from slipstream.steering.ledger import SUPERVISOR_KEY, LedgerLine
 from slipstream.training.run import Schedule
 
 FIRST_WANTED_TOKENS = 20_000
 MOST_WANTED_TOKENS = 50_000_000
 # Of failed candidates in a row, before the wait is doubled.
 FAILED_IN_A_ROW = 3
+COURSE_PARTS = 40
+PLANNED_DRAFTER = "generation 0"
 
 GenerationVerdict = Literal[
     "planned", "not offered", "candidate", "on trial", "kept", "rolled back"
@@ -53,10 +59,53 @@ class Generation(Record):
     because: str = ""
 
 
+class CoursePoint(Record):
+    """Requests of a kind that ended within some minutes of a run, answered with one drafter."""
+
+    minute: int
+    kind: str
+    drafter: str
+    requests: int
+    tokens_per_step: float
+
+
 class GenerationList(Record):
-    schema_version: Literal[1] = 1
+    """The generations of a pair, how its last round or trial ended, and a run's tokens per step."""
+
+    schema_version: Literal[2] = 2
+    run: str
     folder: str
+    last: str
     generations: tuple[Generation, ...]
+    course: tuple[CoursePoint, ...] = ()
+
+
+def list_course(
+    run: Run, lines: Iterable[LedgerLine], parts: int = COURSE_PARTS
+) -> Iterator[CoursePoint]:
+    """Yield tokens per step by part of a run, kind and drafter, without requests that had two."""
+    clients = [one for one in lines if one.key != SUPERVISOR_KEY and one.steps]
+    if not clients:
+        return
+    began = run.began_at.timestamp()
+    minutes = max(1, ceil((max(one.at for one in clients) - began) / 60 / parts))
+    found: dict[tuple[int, str, str], list[LedgerLine]] = {}
+    for line in clients:
+        drafters = [_find_drafter(run, at) for at in (line.at - line.seconds, line.at)]
+        if drafters[0] == drafters[1]:
+            part = int((line.at - began) / 60 / minutes) * minutes
+            found.setdefault((part, line.kind, drafters[0]), []).append(line)
+    for (minute, kind, drafter), own in sorted(found.items()):
+        rate = sum(one.tokens for one in own) / sum(one.steps for one in own)
+        yield CoursePoint(
+            minute=minute, kind=kind, drafter=drafter, requests=len(own), tokens_per_step=rate
+        )
+
+
+def _find_drafter(run: Run, at: float) -> str:
+    """Return what served then; the first one is the plan's, by whatever name."""
+    served = [one.name for one in run.drafters[1:] if one.since.timestamp() <= at]
+    return served[-1] if served else PLANNED_DRAFTER
 
 
 class Progress(Record):

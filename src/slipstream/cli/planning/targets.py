@@ -27,8 +27,8 @@ def find_target(name: str) -> str:
     local = find_local(name)
     if (run := RunFolder(local)).record.is_file():
         plan = run.read().plan
-        words = shlex.join([plan.target, *plan.options.list_words()])
-        raise InvalidInputError(f"{name} is the folder of a run", hint=f"in its place: {words}")
+        model = shlex.join([plan.target, *plan.options.list_words()])
+        raise InvalidInputError(f"{name} is the folder of a run", hint=f"in its place: {model}")
     if local.is_dir():
         return str(local.resolve())
     if _GGUF.search(name):

@@ -7,14 +7,25 @@ from datetime import UTC, datetime
 
 from pydantic import ValidationError
 
+from slipstream.cli.measuring.measuring_options import add_reports
 from slipstream.cli.options import RUN_HELP, OptionAdder, natural_number
+from slipstream.cli.reports import require_writable, show_report
 from slipstream.cli.screen import Screen
 from slipstream.cli.serving.swap import order_swap
 from slipstream.errors import EngineError, ExitCode, InvalidInputError, UsageError
 from slipstream.hardware import read_host, this_machine
-from slipstream.learning.generation import Generation, GenerationList, LearningFolder
+from slipstream.learning.generation import (
+    Generation,
+    GenerationList,
+    LearningFolder,
+    list_course,
+)
 from slipstream.records import describe_faults
-from slipstream.reporting.serving.learning import render_generations, render_prospect
+from slipstream.reporting.serving.learning import (
+    describe_generations,
+    render_generations_html,
+    render_prospect,
+)
 from slipstream.serving.learning import LearningOrder, LearningTerms
 from slipstream.serving.messages import ask
 from slipstream.serving.run import Run, RunFolder, find_runs_root
@@ -27,6 +38,7 @@ from slipstream.serving.supervision.learning_job import (
 )
 from slipstream.serving.supervision.swapping.swap_checks import find_current
 from slipstream.serving.swaps import SwapOrder
+from slipstream.steering.ledger import read_ledger
 from slipstream.training.preparation import require_parts
 
 LOOK_EVERY_SECONDS = 0.5
@@ -58,6 +70,7 @@ def add_arguments(add: OptionAdder) -> None:
     )
     add("--steps N", "optimizer steps per candidate (default: three passes over the text)")
     add("--redact PATTERN ...", "regular expressions of text to remove from what is kept")
+    add_reports(add)
     add.parser.usage = "slipstream learn RUN [options]"
 
 
@@ -77,7 +90,12 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Show, load or train generations, or have the run learn from now on."""
     root = find_runs_root(os.environ)
     if options.history:
-        return _show_history(choose_run(root, options.run)[1], screen)
+        require_writable(options.html, options.markdown)
+        return _show_history(*choose_run(root, options.run), options, screen)
+    if options.html or options.markdown:
+        raise UsageError(
+            "only --history writes a page", hint="slipstream learn RUN --history --html FILE"
+        )
     folder, chosen = choose_running(root, options.run, verb="learn")
     if options.back is not None:
         return _go_back(folder, chosen, options.back, screen)
@@ -107,10 +125,19 @@ def _find_home(run: Run) -> LearningFolder:
     return LearningFolder(kept or find_learning_folder(os.environ, run))
 
 
-def _show_history(run: Run, screen: Screen) -> ExitCode:
+def _show_history(
+    folder: RunFolder, run: Run, options: argparse.Namespace, screen: Screen
+) -> ExitCode:
     home = _find_home(run)
-    listed = GenerationList(folder=str(home.path), generations=tuple(home.list_generations()))
-    screen.show_data(text=render_generations(listed), document=listed.to_json())
+    listed = GenerationList(
+        run=run.id,
+        folder=str(home.path),
+        last=home.read_progress().last,
+        generations=tuple(home.list_generations()),
+        course=tuple(list_course(run, read_ledger(folder.list_ledgers()))),
+    )
+    report = describe_generations(listed)
+    show_report(listed, report, render_generations_html, options, screen)
     return ExitCode.DONE
 
 

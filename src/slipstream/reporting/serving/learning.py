@@ -1,33 +1,66 @@
-"""Generations of a learnt drafter and the prospect of another one, as text."""
+"""Generations of a learnt drafter as a report and a page, and the prospect of another one."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from slipstream.learning.generation import Generation, GenerationList, show_rate
-from slipstream.reporting.report import align, show
+from slipstream.measuring.comparing.design import LETTERS
+from slipstream.reporting.drawing import Axes, draw_panel, round_up
+from slipstream.reporting.html_page import Figure, render_page
+from slipstream.reporting.report import Report, Section, align, show, tabulate
 from slipstream.units import show_time
 
 if TYPE_CHECKING:  # Numpy is not part of every installation.
     from slipstream.learning.deciding import Prospect
 
 
-def render_generations(listed: GenerationList) -> str:
-    """Write a line for each generation, the oldest first, and where they lie."""
-    if not listed.generations:
-        return f"nothing was learnt yet in {listed.folder}"
-    header = ("GENERATION", "PARENT", "CREATED", "NEW TOKENS", "TOKENS/STEP", "VERDICT", "REASON")
-    rows = [
-        (
-            str(one.number),
-            "none" if one.parent is None else str(one.parent),
-            f"{one.made_at:%Y-%m-%d %H:%M}",
-            str(one.new_tokens),
-            _show_change(one),
-            one.verdict,
-            one.because,
-        )
-        for one in listed.generations
-    ]
-    return "\n".join([*align([header, *rows]), "", f"folder: {listed.folder}"])
+_GENERATIONS: dict[str, Callable[[Generation], str]] = {
+    "generation": lambda one: str(one.number),
+    "parent": lambda one: "none" if one.parent is None else str(one.parent),
+    "created": lambda one: f"{one.made_at:%Y-%m-%d %H:%M}",
+    "new tokens": lambda one: str(one.new_tokens),
+    "tokens/step": lambda one: _show_change(one),
+    "verdict": lambda one: one.verdict,
+    "reason": lambda one: one.because,
+}
+
+
+def describe_generations(listed: GenerationList) -> Report:
+    """Describe each generation, the oldest first, and where they lie."""
+    learned = [one for one in listed.generations if one.number > 0]
+    return Report(
+        title=f"What {listed.run} has learned",
+        answer=learned[-1].verdict if learned else "collecting",
+        figure=str(sum(one.verdict == "kept" for one in learned)),
+        figure_note=f"of {len(learned)} generations were kept",
+        sentence=listed.last or "nothing was learned yet",
+        sections=[
+            Section("generations", tabulate(listed.generations, _GENERATIONS, (2, 4, 5, 6))),
+            Section("folder", lines=[listed.folder]),
+        ],
+    )
+
+
+def render_generations_html(listed: GenerationList) -> str:
+    """Draw tokens per step over the run for each kind, a line for each drafter."""
+    drafters = list(dict.fromkeys(one.drafter for one in listed.course))[-len(LETTERS) :]
+    letters = dict(zip(drafters, LETTERS, strict=False))
+    minutes = sorted({one.minute for one in listed.course})
+    top = round_up(max((one.tokens_per_step for one in listed.course), default=0.0))
+    panels = []
+    for kind in dict.fromkeys(one.kind for one in listed.course):
+        lines: dict[str, dict[int, list[float]]] = {}
+        for one in listed.course:
+            if one.kind == kind and one.drafter in letters:
+                own = lines.setdefault(letters[one.drafter], {})
+                own[one.minute] = [one.tokens_per_step]
+        axes = Axes(minutes, top, lambda rate: f"{rate:.2f}")
+        panels.append(draw_panel(kind, f"{kind}: tokens per step by minute", lines, axes))
+    caption = "By minute of the run, of requests that one drafter answered from their beginning."
+    key = [(letter, name) for name, letter in letters.items()]
+    return render_page(
+        describe_generations(listed), [Figure("tokens per step", caption, panels, key)]
+    )
 
 
 def _show_change(generation: Generation) -> str:

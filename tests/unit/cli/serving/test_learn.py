@@ -10,7 +10,7 @@ import pytest
 
 from slipstream.cli.main import run
 from slipstream.hardware import Host, load_host
-from slipstream.learning.generation import GenerationList, LearningFolder
+from slipstream.learning.generation import PLANNED_DRAFTER, GenerationList, LearningFolder
 from slipstream.serving.plugin_settings import steer_engine
 from slipstream.serving.run import read_process
 from slipstream.serving.supervision import engine_life, learning_job, supervisor
@@ -78,9 +78,11 @@ def type_words(*words: str) -> int:
     return run(["learn", "one", *words], {})
 
 
-def test_a_round_by_hand_is_tried_kept_and_taken_back(theatre: Learning, capsys: Capture) -> None:
+def test_a_round_by_hand_is_tried_kept_and_taken_back(
+    theatre: Learning, capsys: Capture, tmp_path: Path
+) -> None:
     keep_text(theatre.home.text, [make(number) for number in range(120)])
-    codes = []
+    codes, page = [], tmp_path / "learned.html"
 
     async def act(stage: Stage) -> None:
         log_requests(stage, 150, USUAL, after=theatre.run.began_at.timestamp())
@@ -93,7 +95,7 @@ def test_a_round_by_hand_is_tried_kept_and_taken_back(theatre: Learning, capsys:
         await theatre.until(theatre.has_passed)
         codes.append(await asyncio.to_thread(type_words))
         await theatre.until(lambda: theatre.list_verdicts()[1] == "kept")
-        for line in ("--back 0", "--stop", "--back 7", "--history --json"):
+        for line in ("--back 0", "--stop", "--back 7", f"--history --json --html {page}"):
             codes.append(await asyncio.to_thread(type_words, *line.split()))
 
     theatre.serve(act)
@@ -107,6 +109,14 @@ def test_a_round_by_hand_is_tried_kept_and_taken_back(theatre: Learning, capsys:
     assert "there is no generation 7" in told.err
     listed = GenerationList.model_validate_json(told.out[told.out.rindex("\n{\n") :])
     assert [(one.number, one.parent) for one in listed.generations] == [(0, None), (1, 0)]
+    planned, learned = listed.course
+    assert (planned.drafter, learned.drafter) == (PLANNED_DRAFTER, "generation 1")
+    assert (planned.requests, learned.requests) == (150, 150)
+    assert planned.tokens_per_step == pytest.approx(64 / 30)
+    drawn = page.read_text()
+    assert "A generation 0" in drawn
+    assert "B generation 1" in drawn
+    assert "of 1 generations were kept" in drawn
     assert "learning: generation 1 is offered" in theatre.stage.messages()
 
 
@@ -126,7 +136,12 @@ def test_a_round_that_wins_nothing_says_so(theatre: Learning, capsys: Capture) -
 
 @pytest.mark.parametrize(
     ("words", "code"),
-    [(("--once", "--stop"), 2), (("--window", "1-2"), 2), (("--redact", "("), 2)],
+    [
+        (("--once", "--stop"), 2),
+        (("--window", "1-2"), 2),
+        (("--redact", "("), 2),
+        (("--once", "--html", "x.html"), 2),
+    ],
 )
 def test_what_makes_no_sense_is_a_usage_error(
     theatre: Learning, words: tuple[str, ...], code: int
