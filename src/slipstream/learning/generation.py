@@ -29,7 +29,6 @@ MOST_WANTED_TOKENS = 50_000_000
 # Of failed candidates in a row, before the wait is doubled.
 FAILED_IN_A_ROW = 3
 COURSE_PARTS = 40
-PLANNED_DRAFTER = "generation 0"
 
 GenerationVerdict = Literal[
     "planned", "not offered", "candidate", "on trial", "kept", "rolled back"
@@ -81,31 +80,30 @@ class GenerationList(Record):
 
 
 def list_course(
-    run: Run, lines: Iterable[LedgerLine], parts: int = COURSE_PARTS
+    run: Run, lines: Iterable[LedgerLine], generations: Iterable[Generation]
 ) -> Iterator[CoursePoint]:
     """Yield tokens per step by part of a run, kind and drafter, without requests that had two."""
     clients = [one for one in lines if one.key != SUPERVISOR_KEY and one.steps]
     if not clients:
         return
     began = run.began_at.timestamp()
-    minutes = max(1, ceil((max(one.at for one in clients) - began) / 60 / parts))
+    first = run.drafters[0].folder if run.drafters else Path(run.plan.drafter or "")
+    numbers = [one.number for one in generations if one.drafter == first]
+    drafters = [(began, f"generation {numbers[0] if numbers else 0}")]
+    drafters += [(one.since.timestamp(), one.name) for one in run.drafters[1:]]
+    minutes = max(1, ceil((max(one.at for one in clients) - began) / 60 / COURSE_PARTS))
     found: dict[tuple[int, str, str], list[LedgerLine]] = {}
     for line in clients:
-        drafters = [_find_drafter(run, at) for at in (line.at - line.seconds, line.at)]
-        if drafters[0] == drafters[1]:
+        served = [since for since, _ in drafters if since <= line.at]
+        if served and line.at - line.seconds >= served[-1]:
             part = int((line.at - began) / 60 / minutes) * minutes
-            found.setdefault((part, line.kind, drafters[0]), []).append(line)
+            name = drafters[len(served) - 1][1]
+            found.setdefault((part, line.kind, name), []).append(line)
     for (minute, kind, drafter), own in sorted(found.items()):
         rate = sum(one.tokens for one in own) / sum(one.steps for one in own)
         yield CoursePoint(
             minute=minute, kind=kind, drafter=drafter, requests=len(own), tokens_per_step=rate
         )
-
-
-def _find_drafter(run: Run, at: float) -> str:
-    """Return what served then; the first one is the plan's, by whatever name."""
-    served = [one.name for one in run.drafters[1:] if one.since.timestamp() <= at]
-    return served[-1] if served else PLANNED_DRAFTER
 
 
 class Progress(Record):

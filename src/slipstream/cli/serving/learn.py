@@ -129,12 +129,13 @@ def _show_history(
     folder: RunFolder, run: Run, options: argparse.Namespace, screen: Screen
 ) -> ExitCode:
     home = _find_home(run)
+    generations = tuple(home.list_generations())
     listed = GenerationList(
         run=run.id,
         folder=str(home.path),
         last=home.read_progress().last,
-        generations=tuple(home.list_generations()),
-        course=tuple(list_course(run, read_ledger(folder.list_ledgers()))),
+        generations=generations,
+        course=tuple(list_course(run, read_ledger(folder.list_ledgers()), generations)),
     )
     report = describe_generations(listed)
     show_report(listed, report, render_generations_html, options, screen)

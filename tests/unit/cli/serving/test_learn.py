@@ -10,7 +10,7 @@ import pytest
 
 from slipstream.cli.main import run
 from slipstream.hardware import Host, load_host
-from slipstream.learning.generation import PLANNED_DRAFTER, GenerationList, LearningFolder
+from slipstream.learning.generation import GenerationList, LearningFolder
 from slipstream.serving.plugin_settings import steer_engine
 from slipstream.serving.run import read_process
 from slipstream.serving.supervision import engine_life, learning_job, supervisor
@@ -110,7 +110,7 @@ def test_a_round_by_hand_is_tried_kept_and_taken_back(
     listed = GenerationList.model_validate_json(told.out[told.out.rindex("\n{\n") :])
     assert [(one.number, one.parent) for one in listed.generations] == [(0, None), (1, 0)]
     planned, learned = listed.course
-    assert (planned.drafter, learned.drafter) == (PLANNED_DRAFTER, "generation 1")
+    assert (planned.drafter, learned.drafter) == ("generation 0", "generation 1")
     assert (planned.requests, learned.requests) == (150, 150)
     assert planned.tokens_per_step == pytest.approx(64 / 30)
     drawn = page.read_text()
