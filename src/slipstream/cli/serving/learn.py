@@ -29,7 +29,7 @@ from slipstream.reporting.serving.learning import (
 from slipstream.serving.learning import LearningOrder, LearningTerms
 from slipstream.serving.messages import ask
 from slipstream.serving.run import Run, RunFolder, find_runs_root
-from slipstream.serving.run_status import ANSWER_SECONDS, read_latest
+from slipstream.serving.run_status import ANSWER_SECONDS, find_shown_state, read_latest
 from slipstream.serving.selection import choose_run, choose_running
 from slipstream.serving.supervision.learning_job import (
     JOB,
@@ -191,10 +191,10 @@ def _train_once(folder: RunFolder, run: Run, terms: LearningTerms, screen: Scree
 
 def _read_live(folder: RunFolder) -> Run:
     run = read_latest(folder)
-    if run.state in ("stopping", "stopped", "failed"):
+    if find_shown_state(run) in ("stopping", "stopped", "failed", "supervisor gone"):
         raise EngineError(
-            f"{run.id} has ended; what was trained is kept",
-            hint=f"slipstream serve {folder.path}; slipstream learn RUN --once",
+            f"{run.id} has ended; what was trained is kept, and its successor goes on with it",
+            hint=f"slipstream status; if there is none: slipstream serve {folder.path}",
         )
     return run
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import subprocess
 import time
 from pathlib import Path
 
@@ -132,6 +133,29 @@ def test_a_round_that_wins_nothing_says_so(theatre: Learning, capsys: Capture) -
     assert "at its ceiling for this traffic" in json.loads(capsys.readouterr().out)["message"]
     assert theatre.client.loaded == []
     assert theatre.list_verdicts() == ["planned"]
+
+
+def test_a_round_whose_supervisor_is_killed_is_not_waited_for(
+    theatre: Learning, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    began = theatre.stage.fake / "began"
+    (theatre.stage.fake / "slow_job.py").write_text(
+        f"import pathlib, time\npathlib.Path({str(began)!r}).touch()\ntime.sleep(60)\n"
+    )
+    monkeypatch.setattr(learning_job, "JOB", "slow_job")
+    child = subprocess.Popen(["sleep", "60"])
+    killed = read_process(child.pid)
+    child.kill()
+    child.wait()
+
+    async def act(stage: Stage) -> int:
+        waiting = asyncio.create_task(asyncio.to_thread(type_words, "--once"))
+        await theatre.until(began.exists)
+        stage.event_log.update(supervisor=killed)
+        return await waiting
+
+    assert theatre.serve(act) == 3
+    assert "its successor goes on with it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
