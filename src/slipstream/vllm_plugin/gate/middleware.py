@@ -72,7 +72,7 @@ from slipstream.vllm_plugin.gate.requests.policy import (
 )
 from slipstream.vllm_plugin.gate.requests.shapes import Shapes
 from slipstream.vllm_plugin.gate.requests.tags import make_tag, wants_drafts
-from slipstream.vllm_plugin.gate.routes import CANCEL, MODELS, RESPONSES, WITHOUT_ENGINE
+from slipstream.vllm_plugin.gate.routes import CANCEL, MODELS, RESPONSES, SCOPES, WITHOUT_ENGINE
 from slipstream.vllm_plugin.gate.run_link import RunLink
 from slipstream.vllm_plugin.gate.settings import WatchedFile, make_settings, read_settings
 from slipstream.vllm_plugin.gate.shares.caller_limits import CallerLimits, RefusalPace
@@ -183,7 +183,8 @@ class Gate:
 
     def _read_engine(self, app: Any) -> None:
         """Read what vLLM takes: the types of its bodies, and the characters of its context."""
-        self._shapes.prepare(app, {route.partition(" ")[2] for route in self.settings.routes})
+        # Other routes may be opened while it serves.
+        self._shapes.prepare(app, {route.partition(" ")[2] for route in SCOPES})
         engine = getattr(app.state, "engine_client", None)
         follow_tokenizer(engine)
         tokenizer = getattr(getattr(engine, "renderer", None), "tokenizer", None)
@@ -228,7 +229,7 @@ class Gate:
                     refusal.headers += ASK_PASSWORD
                     raise
             await self._view.answer(route, send)
-        elif route not in self.settings.routes:
+        elif route not in self.settings.routes and not self._keys.is_probe(route, headers):
             raise Refusal(404, "not found")
         else:
             caller = self._keys.require_caller(headers)

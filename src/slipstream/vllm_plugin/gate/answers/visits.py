@@ -29,7 +29,7 @@ from slipstream.vllm_plugin.gate.answers.metrics import OTHER, open_metrics
 from slipstream.vllm_plugin.gate.answers.records import AccessLog
 from slipstream.vllm_plugin.gate.answers.tokens import BEFORE_TOKENS, Usage, read_usage
 from slipstream.vllm_plugin.gate.callers.key_ring import SUPERVISOR
-from slipstream.vllm_plugin.gate.routes import name_route
+from slipstream.vllm_plugin.gate.routes import SCOPES, name_route
 
 VISIT = "slipstream.visit"
 HEADER = b"x-request-id"
@@ -152,7 +152,7 @@ class Visits:
 
     def __init__(self, settings: GateSettings, quiet: Iterable[str]) -> None:
         self._quiet = frozenset(quiet)
-        self._known = self._quiet | {*settings.routes}
+        self._known = self._quiet | SCOPES.keys()
         self._metrics = open_metrics()
         self._log = AccessLog(
             settings.access_log,

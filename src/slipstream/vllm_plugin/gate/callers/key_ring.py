@@ -33,7 +33,7 @@ from slipstream.vllm_plugin.gate.settings import WatchedFile
 Headers = Mapping[bytes, bytes]
 NO_TERMS = KeyDefaults(routes=None, concurrent_requests=None)
 
-PROBE_ROUTE = "POST /v1/completions"
+PROBE_ROUTES = ("POST /v1/completions", MODELS, "GET /metrics")
 PROBE_TOKENS = 64
 CONCURRENT_PROBES = 4
 PROBE_BYTES = 2**14
@@ -92,11 +92,19 @@ class KeyRing:
             self._may_be_open = False
         return self._may_be_open
 
+    def is_probe(self, route: str, headers: Headers) -> bool:
+        """Return whether this is the supervisor at a route of its own, whichever are served."""
+        digests = [sha256(one).digest() for one in _list_given(headers)]
+        return route in PROBE_ROUTES and self._is_supervisor(digests)
+
+    def _is_supervisor(self, digests: list[bytes]) -> bool:
+        return any([compare_digest(digest, self._probe) for digest in digests])
+
     def require_caller(self, headers: Headers) -> Caller:
         """Return the caller, or refuse one without a valid key."""
         given = _list_given(headers)
         digests = [sha256(one).digest() for one in given]
-        if any([compare_digest(digest, self._probe) for digest in digests]):
+        if self._is_supervisor(digests):
             return SUPERVISOR
         if self.is_open:
             _require_no_foreign_page(headers)
@@ -132,7 +140,7 @@ class KeyRing:
 
 
 def require_scope(caller: Caller, route: str) -> None:
-    if caller is SUPERVISOR and route not in (PROBE_ROUTE, MODELS, "GET /metrics"):
+    if caller is SUPERVISOR and route not in PROBE_ROUTES:
         raise Refusal(403, "this key allows probes only", reason="scope")
     allowed = caller.terms.routes
     if allowed is not None and SCOPES.get(route) not in allowed:

@@ -404,6 +404,15 @@ def test_the_supervisors_key_does_what_a_probe_does_and_no_more(
     assert len(engine.scopes) == (status == 200)
 
 
+def test_the_supervisor_reaches_its_routes_whichever_are_served(tmp_path: Path) -> None:
+    routes = ("POST /v1/chat/completions",)
+    gate, (secret,) = keyed_gate(tmp_path, Engine(), probe_sha256=PROBE_SHA256, routes=routes)
+    for key, code in (("probe", 200), (secret, 404), ("other", 404), (None, 404)):
+        assert ask(gate, "/v1/completions", key=key, json=PROBE).status_code == code
+    assert ask(gate, "/v1/models", method="GET", key="probe").status_code == 200
+    assert ask(gate, "/v1/chat/completions", key="probe", json=PROBE).status_code == 403
+
+
 def test_the_supervisors_key_has_a_limit_of_its_own(tmp_path: Path) -> None:
     async def ask_many() -> list[int]:
         held = asyncio.Event()
