@@ -316,6 +316,7 @@ def check_plan(client: Client, served: ServedModel) -> list[ConnectionCheck]:
         message, hint = "the engine has no tool-call parser: calls come as text", PARSER_HINT
         if any(SHOWS_NO_TOOLS in note for note in run.plan.notes):
             message = f"the chat template {SHOWS_NO_TOOLS}: take another target, or a template"
-            hint = f"{again} -- --chat-template FILE; others: slipstream models"
+            parsed = "--chat-template FILE --enable-auto-tool-choice --tool-call-parser NAME"
+            hint = f"{again} -- {parsed}; others: slipstream models"
         checks.append(ConnectionCheck(what="tool calls", works=False, message=message, hint=hint))
     return checks

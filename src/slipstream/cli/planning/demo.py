@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shlex
 import shutil
 import time
 from collections.abc import Callable
@@ -99,6 +100,8 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         demo = demo.model_copy(update={"parts": tuple(display.parts)})
         screen.show_data(text=render_text(describe_demo(demo)), document=demo.to_json())
         write_report(options.html, render_demo_html(demo), screen)
+        words = shlex.join(["slipstream", "serve", str(target), "--drafter", str(SHIPPED_DRAFTER)])
+        screen.show_progress(f"to serve this pair: {words}")
         if not screen.live:
             return ExitCode.DONE
         screen.show_progress(_describe_server(url))

@@ -98,8 +98,11 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     if options.action == "new":
         expires = None if options.days is None else now + timedelta(days=options.days)
         terms = KeyTerms(**{name: getattr(options, name) for name in KeyTerms.model_fields})
+        is_first = not file.exists()
         new_key = make_key(file, options.name or "", now=now, expires=expires, terms=terms)
         _show_secret(new_key, file, now, screen)
+        if is_first:
+            screen.show_progress("running servers require a key from now on, as new ones do")
     elif options.action == "rotate":
         overlap = OVERLAP if options.overlap is None else options.overlap
         new_key = rotate_key(file, options.id, now=now, overlap=overlap)

@@ -19,7 +19,7 @@ BODY_CHARACTERS = 2000
 
 LOG_HINT = "look into the server's log"
 _CERTIFICATE_HINT = "export SSL_CERT_FILE=CERTIFICATE, with the server's or its authority's in PEM"
-KEY_HINT = f"put the server's key into {KEY_VARIABLE}, or into a FILE for --key FILE"
+KEY_HINT = f"put the server's key into {KEY_VARIABLE}"
 
 
 @dataclass(frozen=True, slots=True)

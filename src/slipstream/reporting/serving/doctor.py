@@ -20,14 +20,16 @@ def render_examination(examination: Examination) -> str:
 def render_diagnosis(diagnosis: Diagnosis) -> str:
     """Return the diagnosis of a log, the first cause first, and the engine's last steps."""
     flight = [_describe_flight(diagnosis.flight)] if diagnosis.flight else []
+    given_up = [diagnosis.given_up, ""] if diagnosis.given_up else []
     if not diagnosis.findings:
-        lines = [f"no known failure in {diagnosis.log}"]
+        lines = [*given_up, f"no known failure in {diagnosis.log}"]
         if diagnosis.last_lines:
             lines += ["its last lines:", *(f"  {line}" for line in diagnosis.last_lines)]
-        report = ["", f"for a report: {REPORT}, and these lines"] if diagnosis.is_unknown else []
+        is_told = diagnosis.is_unknown or diagnosis.given_up
+        report = ["", f"for a report: {REPORT}, and these lines"] if is_told else []
         return "\n".join([*lines, *flight, *report])
     blocks = ["\n".join(_describe_finding(finding)) for finding in diagnosis.findings]
-    return "\n\n".join([f"in {diagnosis.log}:", *blocks, *flight])
+    return "\n\n".join([*given_up[:1], f"in {diagnosis.log}:", *blocks, *flight])
 
 
 def _describe_flight(flight: Flight) -> str:

@@ -285,7 +285,8 @@ def _say_whether_drafts_pay(lengths: Sequence[LengthEstimate]) -> str:
     speeds = {one.draft_length: one.tokens_per_second for one in lengths if one.tokens_per_second}
     plain, drafted = speeds.pop(0, None), max(speeds.values(), default=None)
     if plain is None or drafted is None:
-        return "drafts pay? not known yet: slipstream compare TARGET"
+        missing = "without" if plain is None else "with"
+        return f"drafts pay? no step {missing} drafts was measured: slipstream compare TARGET"
     answer = "yes" if drafted > plain else "no"
     return f"drafts pay? {answer}, {drafted / plain:.1f} x or so: slipstream compare TARGET"
 

@@ -171,9 +171,12 @@ class Asker:
             usage = answer.json()["usage"]
             counted = int(usage["prompt_tokens"]), int(usage["completion_tokens"])
         except (httpx.HTTPError, ValueError, KeyError, TypeError) as fault:
-            why = f"{type(fault).__name__} {fault}".strip().splitlines()[0]
+            refused = isinstance(fault, httpx.HTTPStatusError)
+            # Before the colon is what a bug report keeps.
+            what = f"status {answer.status_code}" if refused else type(fault).__name__
+            why = f"failed with {what}: {fault}".strip().splitlines()[0]
             raise EngineError(
-                f"a generation of {max_tokens} tokens failed: {why}", hint="slipstream logs"
+                f"a generation of {max_tokens} tokens {why}", hint="slipstream logs"
             ) from fault
         return GeneratedText(*counted, time.monotonic() - began)
 

@@ -61,6 +61,8 @@ class Diagnosis(Record):
 
     schema_version: Literal[1] = 1
     log: str
+    # Why the supervisor gave the run up, None if it did not.
+    given_up: str | None = None
     findings: tuple[Finding, ...]
     last_lines: tuple[str, ...] = ()
     # Of the engine that ended last, None if it kept none.
@@ -68,7 +70,8 @@ class Diagnosis(Record):
 
     @property
     def is_fault(self) -> bool:
-        return any(finding.cause not in ("request", "slow") for finding in self.findings)
+        known = any(finding.cause not in ("request", "slow") for finding in self.findings)
+        return known or self.given_up is not None
 
     @property
     def is_unknown(self) -> bool:
@@ -123,11 +126,13 @@ def diagnose_log(
 def diagnose_run(folder: RunFolder) -> Diagnosis:
     """Diagnose a run, by its last event if its engine logged nothing."""
     run = read_latest(folder)
+    last = tuple(event.message for event in folder.read_events()[-1:])
+    given_up = last[0] if run.state == "failed" and last else None
     if (log := folder.engine_log).exists():
         found = diagnose_log(log, exit_code=run.exit_code, healthy=run.healthy_log)
-        return found.model_copy(update={"flight": _find_flight(folder, run)})
-    last = tuple(event.message for event in folder.read_events()[-1:])
-    return Diagnosis(log=str(log), findings=(), last_lines=last)
+        also = {"flight": _find_flight(folder, run), "given_up": given_up}
+        return found.model_copy(update=also)
+    return Diagnosis(log=str(log), given_up=given_up, findings=(), last_lines=last)
 
 
 def _find_flight(folder: RunFolder, run: Run) -> Flight | None:

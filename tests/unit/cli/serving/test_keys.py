@@ -33,6 +33,10 @@ def test_a_script_gets_the_key_and_a_person_the_rest(capsys: Capture, file: Path
     assert shown.err.startswith(f"key {key.id}, expires never; hash in {file}\n")
     assert shown.out.strip() not in shown.err
     assert key.name == "ann"
+    # Only the first one closes servers that were open.
+    assert "running servers require a key from now on" in shown.err
+    assert run(["keys", "new"], {}) == 0
+    assert "running servers" not in capsys.readouterr().err
 
 
 def test_under_json_a_key_is_one_document(capsys: Capture, file: Path) -> None:

@@ -267,6 +267,16 @@ def test_doctor_diagnoses_a_run_or_a_log_alone(root: Path, capsys: Capture) -> N
     assert capsys.readouterr().err.startswith("error: unknown run nowhere.log")
 
 
+def test_doctor_repeats_why_a_run_was_given_up(root: Path, capsys: Capture) -> None:
+    folder, _ = keep(root, "refused", state="failed", engine=None)
+    shutil.copy(EXCERPTS / "clean-start.log", folder.engine_log)
+    happen(folder, "failed", "giving up: a generation of 1 tokens failed with status 404: nothing")
+    assert run(["doctor", "refused"], {}) == 1
+    shown = capsys.readouterr().out
+    assert shown.startswith("giving up: a generation of 1 tokens failed with status 404")
+    assert "for a report: slipstream doctor --bundle" in shown
+
+
 def test_doctor_tells_what_the_core_did_last(root: Path, capsys: Capture) -> None:
     folder, _ = keep(root, "failed", state="failed", engine=None)
     shutil.copy(EXCERPTS / "port-in-use.log", folder.engine_log)

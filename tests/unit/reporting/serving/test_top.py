@@ -229,8 +229,8 @@ def test_the_draft_length_is_told_with_what_bounds_it(changes: dict[str, Any], s
             {0: 100.0, 3: 50.0},
             "drafts pay? no, 0.5 x or so: slipstream compare TARGET",
         ),
-        ({0: None, 3: 50.0}, "drafts pay? not known yet: slipstream compare"),
-        ({0: 100.0, 3: None}, "drafts pay? not known yet: slipstream compare"),
+        ({0: None, 3: 50.0}, "drafts pay? no step without drafts was measured: slipstream compare"),
+        ({0: 100.0, 3: None}, "drafts pay? no step with drafts was measured: slipstream compare"),
     ],
 )
 def test_whether_drafts_pay_is_said_under_the_lengths(
