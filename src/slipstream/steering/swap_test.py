@@ -59,16 +59,12 @@ class SwapTest:
             if (value := measure(line)) is not None:
                 self._before[_group(line)].append(value)
                 yields.append(value)
-        # Capped where three of four requests end, so that one long copied text decides nothing.
-        cap = sorted(yields)[int(USUAL_SHARE * len(yields))] if yields else 0.0
-        self._cap = cap if len(yields) >= LEAST_BEFORE else 0.0
+        self.can_decide = len(yields) >= LEAST_BEFORE
+        # Capped where three of four requests end, so that one long copied text decides nothing; at
+        # one token if the old drafter had hardly any accepted, since then any other is as good.
+        self._cap = (sorted(yields)[int(USUAL_SHARE * len(yields))] if yields else 0.0) or 1.0
         self._worse, self._as_good = _Bets(), _Bets()
         self._pairs: list[tuple[float, float]] = []
-
-    @property
-    def can_decide(self) -> bool:
-        """Whether the old drafter served enough requests, with accepted tokens."""
-        return self._cap > 0
 
     @property
     def requests(self) -> int:

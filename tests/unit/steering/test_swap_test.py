@@ -110,11 +110,15 @@ def test_without_enough_requests_before_nothing_is_decided(before: int) -> None:
     assert test.means is None
 
 
-def test_an_old_drafter_of_which_nothing_was_accepted_is_no_measure() -> None:
+@pytest.mark.parametrize(("share", "verdict"), [(0.3, "as-good"), (0.0, None)])
+def test_a_drafter_of_which_nothing_was_accepted_gives_way_to_any_that_accepts_more(
+    share: float, verdict: str | None
+) -> None:
     chance = Random(1)
-    test = SwapTest([draw(chance, "code", 0.0) for _ in range(50)])
-    test.add(draw(chance, "code", 1.0))
-    assert not test.can_decide
+    test = SwapTest([draw(chance, "code", 0.0) for _ in range(200)])
+    for _ in range(200):
+        test.add(draw(chance, "code", share))
+    assert test.verdict == verdict
 
 
 @pytest.mark.parametrize("change", [{"steps": 0}, {"cached_tokens": 200}, {"kind": "tools"}])
