@@ -27,6 +27,8 @@ LEAST_BEFORE = 10
 USUAL_SHARE = 0.75
 # Of a prompt in the prefix cache: for those tokens the old drafter's keys may be there.
 MOST_CACHED_SHARE = 0.25
+# Of an old drafter that had hardly a token accepted: a tenth of one in each step is better.
+LEAST_CAP = 0.1
 
 SwapVerdict = Literal["worse", "as-good"]
 Measure = Callable[[LedgerLine], float | None]
@@ -60,9 +62,9 @@ class SwapTest:
                 self._before[_group(line)].append(value)
                 yields.append(value)
         self.can_decide = len(yields) >= LEAST_BEFORE
-        # Capped where three of four requests end, so that one long copied text decides nothing; at
-        # one token if the old drafter had hardly any accepted, since then any other is as good.
-        self._cap = (sorted(yields)[int(USUAL_SHARE * len(yields))] if yields else 0.0) or 1.0
+        # Capped where three of four requests end, so that one long copied text decides nothing.
+        usual = sorted(yields)[int(USUAL_SHARE * len(yields))] if yields else 0.0
+        self._cap = max(usual, LEAST_CAP)
         self._worse, self._as_good = _Bets(), _Bets()
         self._pairs: list[tuple[float, float]] = []
 

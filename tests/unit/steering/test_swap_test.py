@@ -110,7 +110,7 @@ def test_without_enough_requests_before_nothing_is_decided(before: int) -> None:
     assert test.means is None
 
 
-@pytest.mark.parametrize(("share", "verdict"), [(0.3, "as-good"), (0.0, None)])
+@pytest.mark.parametrize(("share", "verdict"), [(0.3, "as-good"), (0.05, "as-good"), (0.0, None)])
 def test_a_drafter_of_which_nothing_was_accepted_gives_way_to_any_that_accepts_more(
     share: float, verdict: str | None
 ) -> None:
