@@ -194,7 +194,7 @@ def _read_live(folder: RunFolder) -> Run:
     if find_shown_state(run) in ("stopping", "stopped", "failed", "supervisor gone"):
         raise EngineError(
             f"{run.id} has ended; what was trained is kept, and its successor goes on with it",
-            hint=f"slipstream status; if there is none: slipstream serve {folder.path}",
+            hint=f"slipstream status; slipstream serve {folder.path}",
         )
     return run
 

@@ -131,7 +131,7 @@ def test_a_pipe_gets_the_verdict_and_the_seconds_but_no_cursor_is_moved(
     assert shown.out.startswith("Drafts made toy ")
     begun = shown.err.index("          the drafted engine starts ...\n")
     assert begun < shown.err.index(" s  the drafted engine starts\n")
-    assert shown.err.endswith("written: it.html\n")
+    assert "written: it.html\nto serve this pair: slipstream serve " in shown.err
     assert "\033" not in shown.out + shown.err
     assert engines.up == 0
 
