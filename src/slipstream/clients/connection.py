@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
@@ -18,6 +18,7 @@ from slipstream.clients.apis import Api
 from slipstream.clients.config_files import ConfigFile, Written
 from slipstream.errors import InvalidInputError
 from slipstream.measuring.client.endpoint import KEY_VARIABLE, Endpoint, read_served_model
+from slipstream.planning.settings import Choice, EngineOptions
 from slipstream.planning.settings.conversation import SHOWS_NO_TOOLS
 from slipstream.records import Record
 from slipstream.serving.access.addresses import Address
@@ -263,11 +264,12 @@ class ClientList(Record):
     clients: tuple[ClientSummary, ...]
 
 
-def _serve_again(run: Run) -> str:
-    """Return the command that serves a run's pair at its port, to be completed."""
-    plan, address = run.plan, Address.of(run.plan)
-    drafter = ("--drafter", plan.drafter) if plan.drafter else ()
-    return shlex.join(["slipstream", "serve", plan.target, *drafter, "--port", str(address.port)])
+def _serve_again(run: Run, *words: str, **engine: Any) -> str:
+    """Return the command that serves what a run does, with further words and engine settings."""
+    changed = {"port": Address.of(run.plan).port} | engine
+    choices = {name: Choice(value, "user", "requested") for name, value in changed.items()}
+    options = run.plan.options.specify(EngineOptions().change(**choices))
+    return shlex.join(["slipstream", "serve", run.plan.target, *words, *options.list_words()])
 
 
 def _hint_context(run: Run, needed: int) -> str:
@@ -279,7 +281,7 @@ def _hint_context(run: Run, needed: int) -> str:
         return f"its model reads at most {limit:,} tokens; for others: slipstream models"
     roomy = -(-3 * needed // 8192) * 8192
     context = roomy if limit is None else min(roomy, limit)
-    return f"{_serve_again(run)} --context {context}"
+    return _serve_again(run, context=context)
 
 
 def check_plan(client: Client, served: ServedModel) -> list[ConnectionCheck]:
@@ -287,7 +289,7 @@ def check_plan(client: Client, served: ServedModel) -> list[ConnectionCheck]:
     run = served.run
     if run is None:
         return []
-    checks, again = [], _serve_again(run)
+    checks = []
     if served.key.required and not served.key.secret:
         message = f"the server needs a key, and there is none in {KEY_VARIABLE} or --key FILE"
         hint = f"slipstream keys new --name {client.name} > {client.name}.key; "
@@ -296,13 +298,13 @@ def check_plan(client: Client, served: ServedModel) -> list[ConnectionCheck]:
     if client.wants_plain_name and "/" in served.name:
         message = f"{client.title} accepts no model name with a slash, such as {served.name}"
         short = served.name.rpartition("/")[2]
-        hint = f"{again} -- --served-model-name {short} {served.name}"
+        hint = _serve_again(run, served_names=(short, served.name))
         checks.append(ConnectionCheck(what="model name", works=False, message=message, hint=hint))
     rules = run.terms.gate_rules or GateRules()
     closed = [route for route in client.routes if route not in rules.routes]
     if run.terms.gated and closed:
         routes = ", ".join(f'"{route}"' for route in (*rules.routes, *closed))
-        hint = f"with routes = [{routes}] in FILE: {again} --gate FILE"
+        hint = f"with routes = [{routes}] in FILE: {_serve_again(run, '--gate', 'FILE')}"
         checks.append(
             ConnectionCheck(what="route", works=False, message=f"closed: {closed[0]}", hint=hint)
         )
@@ -317,6 +319,6 @@ def check_plan(client: Client, served: ServedModel) -> list[ConnectionCheck]:
         if any(SHOWS_NO_TOOLS in note for note in run.plan.notes):
             message = f"the chat template {SHOWS_NO_TOOLS}: take another target, or a template"
             parsed = "--chat-template FILE --enable-auto-tool-choice --tool-call-parser NAME"
-            hint = f"{again} -- {parsed}; others: slipstream models"
+            hint = f"{_serve_again(run)} {parsed}; others: slipstream models"
         checks.append(ConnectionCheck(what="tool calls", works=False, message=message, hint=hint))
     return checks

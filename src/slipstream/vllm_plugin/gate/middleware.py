@@ -100,6 +100,7 @@ UNBOUNDED = (
     "slipstream gate: not started: connections cannot be limited in this server, "
     "which needs uvicorn with httptools"
 )
+UNREAD = "slipstream gate: not started: the types of this vLLM's requests could not be read"
 
 _log = logging.getLogger(__name__)
 
@@ -161,16 +162,24 @@ class Gate:
             await send({"type": "websocket.close", "code": 1008})
 
     async def _start(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Start the server, unless its connections could not be bounded."""
+        """Start the server, unless it could not be guarded."""
+        fault = None
         if not bound_connections(scope, self.settings.limits):
+            fault = UNBOUNDED
             _log.error(UNBOUNDED)
+        else:
+            try:
+                self._read_engine(scope["app"])
+            except Exception:  # noqa: BLE001 uvicorn would serve without what follows.
+                fault = UNREAD
+                _log.exception(UNREAD)
+        if fault is not None:
             await receive()
-            await send({"type": "lifespan.startup.failed", "message": UNBOUNDED})
+            await send({"type": "lifespan.startup.failed", "message": fault})
             return
         self._visits.start(scope)
         following = asyncio.create_task(self._view.follow())
         self.run.start(scope)
-        self._read_engine(scope["app"])
         if self.settings.generates:
             self._constraints.worker.prepare(getattr(scope["app"].state, "vllm_config", None))
         try:

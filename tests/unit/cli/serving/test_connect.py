@@ -17,8 +17,9 @@ import yaml
 from slipstream.cli.main import run
 from slipstream.clients.catalogue import CLIENTS
 from slipstream.clients.connection import ClientList, Connection
-from slipstream.planning.settings import Choice
+from slipstream.planning.settings import Choice, EngineOptions, SpeculationOptions
 from slipstream.planning.settings.conversation import SHOWS_NO_TOOLS
+from slipstream.planning.settings.options import PlanOptions
 from slipstream.serving.run import Terms, read_process
 from tests.unit.checkpoints.folders import LLAMA, write_checkpoint
 from tests.unit.clients.api_server import CONTEXT, MODEL
@@ -55,7 +56,7 @@ def serve(home: Path, stand_in: StandIn | None = None, **changes: Any) -> None:
         **changes.pop("settings", {}),
     }
     own: dict[str, Any] = {
-        name: changes.pop(name) for name in ("target", "notes") if name in changes
+        name: changes.pop(name) for name in ("target", "notes", "options") if name in changes
     }
     plan = PLAN.change(**settings).model_copy(update=own)
     keep(
@@ -147,7 +148,7 @@ def test_the_plan_tells_what_will_not_work(home: Path, capsys: Capture) -> None:
     found = {one.what: one for one in read_connection("claude", capsys=capsys).checks}
     assert found.keys() == {"model name", "context", "tool calls"}
     assert found["model name"].hint is not None
-    assert found["model name"].hint.endswith("-- --served-model-name name org/name")
+    assert "-- --served-model-name name org/name --port 8000" in found["model name"].hint
     assert "--tool-call-parser" in (found["tool calls"].hint or "")
     assert read_connection("openai-python", capsys=capsys).checks == ()
 
@@ -164,18 +165,29 @@ def test_a_model_whose_template_has_no_tools_is_not_called_short_of_a_parser(
 @pytest.mark.parametrize(
     ("limit", "hint"),
     [
-        (131072, "slipstream serve {folder} --drafter {drafter} --port 8000 --context 65536"),
-        (49152, "slipstream serve {folder} --drafter {drafter} --port 8000 --context 49152"),
+        (131072, "slipstream serve {folder} -- --port 8000 --max-model-len 65536{rest}"),
+        (49152, "slipstream serve {folder} -- --port 8000 --max-model-len 49152{rest}"),
         (8192, "its model reads at most 8,192 tokens; for others: slipstream models"),
     ],
 )
-def test_a_larger_context_is_one_that_the_model_has(
+def test_a_larger_context_is_one_that_the_model_has_and_keeps_what_was_asked_for(
     limit: int, hint: str, home: Path, capsys: Capture
 ) -> None:
     folder = write_checkpoint(home / "model", {**LLAMA, "max_position_embeddings": limit})
-    serve(home, target=str(folder), settings={"context": Choice(1024, "user", "")})
+    engine = EngineOptions(
+        context=Choice(1024, "user", ""),
+        sequences=Choice(2, "user", ""),
+        speculation=SpeculationOptions(drafter=Choice("org/drafter", "user", "")),
+    )
+    serve(
+        home,
+        target=str(folder),
+        options=PlanOptions(engine=engine),
+        settings={"context": Choice(1024, "user", "")},
+    )
     found = {one.what: one.hint for one in read_connection("claude", capsys=capsys).checks}
-    assert found["context"] == hint.format(folder=folder, drafter=PLAN.drafter)
+    rest = """ --max-num-seqs 2 --speculative-config '{"model": "org/drafter"}'"""
+    assert found["context"] == hint.format(folder=folder, rest=rest)
 
 
 def test_a_closed_route_is_told(home: Path, capsys: Capture) -> None:

@@ -252,6 +252,21 @@ def test_a_server_whose_connections_cannot_be_bounded_does_not_start(
     assert [finding.signature for finding in diagnose(line)] == ["gate-not-started"]
 
 
+def test_a_server_whose_bodies_cannot_be_checked_does_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = Living()
+    gate = make_living_gate(tmp_path, engine)
+    monkeypatch.delattr(type(gate), "_read_engine")
+    config = make_server(gate).config
+    config.lifespan = "auto"  # As vLLM has it.
+    with pytest.raises(SystemExit):
+        uvicorn.Server(config).run()
+    assert engine.scopes == []
+    (line,) = [record.message for record in caplog.records if "slipstream" in record.name]
+    assert [finding.signature for finding in diagnose(line)] == ["gate-not-started"]
+
+
 def test_only_the_usual_parser_can_be_bounded(tmp_path: Path) -> None:
     limits = make_living_gate(tmp_path, Living()).settings.limits
     assert not bound_connections({"type": "lifespan"}, limits)

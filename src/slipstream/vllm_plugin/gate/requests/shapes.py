@@ -27,8 +27,10 @@ class Shapes:
     def prepare(self, app: Any, paths: set[str]) -> None:
         """Read the types from vLLM's application, for the paths that are served."""
         for route in getattr(app, "routes", ()):
-            if (path := getattr(route, "path", "")) in paths and route.body_field is not None:
-                schema = TypeAdapter(route.body_field.field_info.annotation).core_schema
+            # A mounted application, as that of /metrics, has no body of its own.
+            body = getattr(route, "body_field", None)
+            if body is not None and (path := route.path) in paths:
+                schema = TypeAdapter(body.field_info.annotation).core_schema
                 # A class that is complete would bring its own types, which list every error.
                 self._types[path] = SchemaValidator(_fail_fast(schema), _use_prebuilt=False)
 

@@ -46,6 +46,7 @@ TYPED = SimpleNamespace(
     state=SimpleNamespace(),
     routes=[
         SimpleNamespace(path="/health"),
+        SimpleNamespace(path="/metrics"),
         SimpleNamespace(
             path=CHAT,
             body_field=SimpleNamespace(field_info=SimpleNamespace(annotation=Body)),
