@@ -283,10 +283,13 @@ def _check_stale(site: Site) -> Iterator[Check]:
 
 def _check_live(site: Site) -> Iterator[Check]:
     """Report what has become worse, and what is not as planned, in the runs that live."""
-    for _, run in site.runs:
+    for folder, run in site.runs:
         if not is_alive(run.supervisor, site.proc):
             continue
         hint = f"slipstream logs --events {run.id}"
+        if run.state == "warming" and run.healthy_log is not None:
+            last = tuple(event.message for event in folder.read_events()[-1:])
+            yield warn("ready", f"{run.id} is not ready any more", hint, last)
         if run.drifts:
             details = tuple(drift.describe() for drift in run.drifts)
             where = f"{hint}, and docs/steering.md"

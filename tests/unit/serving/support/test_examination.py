@@ -15,6 +15,7 @@ from slipstream.hardware.host import Engine
 from slipstream.measuring.machine_watch import MachineLoad
 from slipstream.planning.settings import Choice
 from slipstream.serving.access.gate_file import GateSettings
+from slipstream.serving.kept_logs import LogPlace
 from slipstream.serving.plugin_settings import with_drafter
 from slipstream.serving.run import Process, RunFolder, Terms
 from slipstream.serving.support.advisories import KnownAdvisory, Lookup, load_advisories
@@ -478,6 +479,19 @@ def test_what_a_run_does_worse_than_before_or_not_as_planned_is_named_while_it_l
     assert check.verdict == "warning"
     assert check.details[0].startswith("batch up to 4: the time of a step rose from 20.0 ms")
     assert "low-power state" in check.details[0]
+
+
+def test_a_run_that_is_not_ready_any_more_is_named_with_the_reason(
+    site: Site, proc: FakeProc
+) -> None:
+    proc.add(SUPERVISOR)
+    starting = keep(site.runs_root, "starting", state="warming")
+    place = LogPlace(offset=1, digest="")
+    folder, run = keep(site.runs_root, "was-ready", state="warming", healthy_log=place)
+    happen(folder, "warming", "not ready: no token for 40 s")
+    (check,) = find(replace(site, runs=(starting, (folder, run))), "ready")
+    assert (check.verdict, check.details) == ("warning", ("not ready: no token for 40 s",))
+    assert check.hint == "slipstream logs --events was-ready"
 
 
 def watched(share: float) -> MachineLoad:
