@@ -265,11 +265,12 @@ class ClientList(Record):
 
 
 def _serve_again(run: Run, *words: str, **engine: Any) -> str:
-    """Return the command that serves what a run does, with further words and engine settings."""
+    """Return the commands that serve a run's pair anew, with further words and settings."""
     changed = {"port": Address.of(run.plan).port} | engine
     choices = {name: Choice(value, "user", "requested") for name, value in changed.items()}
     options = run.plan.options.specify(EngineOptions().change(**choices))
-    return shlex.join(["slipstream", "serve", run.plan.target, *words, *options.list_words()])
+    again = shlex.join(["slipstream", "serve", run.plan.target, *words, *options.list_words()])
+    return f"slipstream stop {shlex.quote(run.id)}; {again}"
 
 
 def _hint_context(run: Run, needed: int) -> str:

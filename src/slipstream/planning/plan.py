@@ -81,6 +81,14 @@ class MemoryBudget(Record):
     least_sequence_bytes: int = 0
 
     @property
+    def rest_bytes(self) -> int | None:
+        """Return what is left for the cache, None if a part is unknown."""
+        sizes = [item.size_bytes for item in self.items]
+        if self.usable_bytes is None or None in sizes:
+            return None
+        return self.usable_bytes - sum(filter(None, sizes))
+
+    @property
     def least_fixed_bytes(self) -> int:
         """Return what all but the cache takes at least; an unknown part counts as nothing."""
         return sum(

@@ -11,3 +11,5 @@ try:
     sys.stdout.write(f"{make_smollm2(slipstream_cache(os.environ))}\n")
 except SlipstreamError as error:
     sys.exit(f"error: {error.message}\n\nhint: {error.hint}")
+except ImportError as error:
+    sys.exit(f"error: a package cannot be imported: {error}\n\nhint: slipstream doctor")

@@ -31,6 +31,7 @@ from slipstream.serving.swaps import ServedDrafter, Swap, SwapTrial
 from slipstream.steering.guardian import Drift, GuardianRules
 from slipstream.steering.state import SteeringState
 from slipstream.units import show_bytes
+from slipstream.user_folders import find_local
 
 # For a run that begins: its logs take more than that within a day.
 LEAST_FREE_BYTES = 16 << 20
@@ -284,6 +285,12 @@ def list_runs(root: Path) -> list[tuple[RunFolder, Run]]:
         with suppress(InvalidInputError):
             found.append((RunFolder(record.parent), RunFolder(record.parent).read()))
     return sorted(found, key=lambda pair: pair[1].began_at, reverse=True)
+
+
+def find_run(name: str, root: Path) -> RunFolder | None:
+    """Return the run whose folder or id this is, if any."""
+    places = (RunFolder(find_local(one)) for one in (name, f"{root}/{name}"))
+    return next((one for one in places if one.record.is_file()), None)
 
 
 def find_live(root: Path, proc: Path = _PROC) -> list[tuple[RunFolder, Run]]:

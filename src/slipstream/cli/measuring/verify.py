@@ -41,7 +41,7 @@ from slipstream.reporting.measuring.certificate import describe_certificate, ren
 from slipstream.reporting.report import render_text
 from slipstream.serving.access.keys import borrow_key
 from slipstream.serving.access.tls import TlsCertificate
-from slipstream.serving.run import RunFolder, is_alive
+from slipstream.serving.run import RunFolder, find_run, find_runs_root, is_alive
 from slipstream.serving.supervision.engine_process import require_accepted
 
 WORKLOAD = ("code", "reasoning", "dialogue", "prose", "translation", "tools", "json")
@@ -61,7 +61,7 @@ slipstream verify Qwen/Qwen3-8B --cache --workload prose long-4k -- --kv-cache-d
 
 
 def add_arguments(add: OptionAdder) -> None:
-    add("TARGET", f"{TARGET_OR_PLAN_HELP}; or the folder of a run, for a short check of it")
+    add("TARGET", f"{TARGET_OR_PLAN_HELP}; or a run, for a short check of it")
     add(
         "--cache",
         "measure what the plan's quantized KV cache costs, compared with the model's own cache, "
@@ -92,8 +92,8 @@ def add_arguments(add: OptionAdder) -> None:
 def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     """Ask both engines and print a certificate; the exit code is 4 if the text changes."""
     require_writable(options.html, options.markdown)
-    folder = RunFolder(Path(options.target))
-    if folder.record.is_file():
+    folder = find_run(options.target, find_runs_root(os.environ))
+    if folder is not None:
         return _check_run(folder, options, screen)
     options.prompts = options.prompts or PROMPTS
     host = find_engine_host()

@@ -12,7 +12,7 @@ from slipstream.errors import InvalidInputError
 from slipstream.hardware import list_machines
 from slipstream.planning import PlanOptions
 from slipstream.recipes import load_drafters, load_models, load_recipes
-from slipstream.serving.run import RunFolder
+from slipstream.serving.run import find_run, find_runs_root
 from slipstream.user_folders import find_local, recipe_overlay
 
 # `owner/Model-GGUF`, with or without a quantization, and `Model-Q4_K_M.gguf`.
@@ -25,10 +25,10 @@ def find_target(name: str) -> str:
     What is no model is refused, with the command for one.
     """
     local = find_local(name)
-    if (run := RunFolder(local)).record.is_file():
+    if (run := find_run(name, find_runs_root(os.environ))) is not None:
         plan = run.read().plan
         model = shlex.join([plan.target, *plan.options.list_words()])
-        raise InvalidInputError(f"{name} is the folder of a run", hint=f"in its place: {model}")
+        raise InvalidInputError(f"{name} is a run", hint=f"in its place: {model}")
     if local.is_dir():
         return str(local.resolve())
     if _GGUF.search(name):

@@ -107,6 +107,7 @@ class _Session:
         self._typed = screen.is_typed
         self._colour = screen.colour and screen.output.isatty()
         self._waits, self._ends_line = False, True
+        self._server = served.run.id if served.run else "TARGET"
         conversation.tokenizer, unmarked = load_tokenizer(served)
         if self._typed:
             screen.show_progress(f"{clean(served.name)} at {clean(served.url)}; /help for commands")
@@ -186,4 +187,5 @@ class _Session:
             raise KeyboardInterrupt
         if self._screen.json:
             self._screen.show_data(text="", document=json.dumps(answer.model_dump()))
-        self._screen.show_progress(render_figures(answer, colour=self._colour) + "\n")
+        figures = render_figures(answer, server=self._server, colour=self._colour)
+        self._screen.show_progress(f"{figures}\n")

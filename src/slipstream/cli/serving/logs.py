@@ -11,7 +11,7 @@ from slipstream.cli.screen import Screen
 from slipstream.errors import ExitCode, InvalidInputError, UsageError
 from slipstream.reporting.serving.run import render_access, render_event
 from slipstream.serving.following import follow_accesses, follow_events, follow_file
-from slipstream.serving.run import RunFolder, find_runs_root
+from slipstream.serving.run import RunFolder, find_live, find_runs_root
 from slipstream.serving.selection import choose_run, is_over
 
 EXAMPLES = """\
@@ -42,7 +42,11 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     if screen.json and not (options.events or options.access):
         hint = "slipstream logs --events --json"
         raise UsageError("--json needs --events or --access", hint=hint)
-    folder, _ = choose_run(find_runs_root(os.environ), options.run)
+    root = find_runs_root(os.environ)
+    folder, run = choose_run(root, options.run)
+    live = [other.id for _, other in find_live(root)]
+    if options.run is None and live and run.id not in live:
+        screen.show_progress(f"{run.id} is the newest and has ended; live: {', '.join(live)}")
     show = _show_events if options.events else _show_accesses if options.access else _show_log
     over = (lambda: is_over(folder.read())) if options.follow else (lambda: True)
     show(folder, screen, over)
@@ -55,8 +59,11 @@ def _show_events(folder: RunFolder, screen: Screen, is_over: Callable[[], bool])
 
 
 def _show_accesses(folder: RunFolder, screen: Screen, is_over: Callable[[], bool]) -> None:
+    line = None
     for line in follow_accesses(folder, is_over, time.sleep):
         screen.show_data(text=render_access(line), document=line.model_dump_json(), as_is=True)
+    if line is None:
+        screen.show_progress(f"no requests in {folder.path.name}")
 
 
 def _show_log(folder: RunFolder, screen: Screen, is_over: Callable[[], bool]) -> None:

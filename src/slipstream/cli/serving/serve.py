@@ -41,6 +41,7 @@ from slipstream.serving.run import (
     Run,
     RunFolder,
     Terms,
+    find_live,
     find_runs_root,
     name_run,
     read_process,
@@ -214,10 +215,22 @@ def _decide(
 def _check_address(serving: _Serving, address: Address, now: datetime) -> tuple[str, ...]:
     """Raise if the address is taken or open without a key; warn of its certificate."""
     if not serving.takeovers:  # A successor waits until it is free.
-        address.require_free()
+        _require_free(address)
     if serving.terms.gated:
         require_key_for(address.socket or address.host, serving.keys, now=now)
     return address.certificate.check(now) if address.certificate else ()
+
+
+def _require_free(address: Address) -> None:
+    """Raise if the address is taken; where a run of ours has it, with that run's name."""
+    try:
+        address.require_free()
+    except InvalidInputError as fault:
+        for _, run in find_live(find_runs_root(os.environ)):
+            taken = Address.of(run.plan)
+            if (taken.port, taken.socket) == (address.port, address.socket):
+                fault.hint = f"choose another with --port, or slipstream stop {run.id}"
+        raise
 
 
 def _read_earlier(folder: RunFolder) -> Run:
@@ -286,7 +299,7 @@ def _supervise(
     try:
         event_log.update(plan=weights.localize(event_log.run.plan))
     except BaseException as fault:
-        event_log.move("failed", f"giving up: {fault}")
+        event_log.give_up(fault)
         raise
     try:
         asyncio.run(supervisor.serve())

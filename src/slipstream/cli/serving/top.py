@@ -35,6 +35,7 @@ SLOW_SECONDS = 5.0
 # What is shown of late is of the last minute; the line of throughput is as long as it fits.
 RECENT_VIEWS = 60
 HISTORY = 600
+PIPED_COLUMNS = 120
 _ENTER, _LEAVE = "\033[?1049h\033[?25l", "\033[?25h\033[?1049l"
 _HOME, _REST_OF_LINE, _REST = "\033[H", "\033[K", "\033[J"
 
@@ -59,7 +60,7 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
     watch = _Watch(folder, chosen)
     if options.once or screen.json or not is_live(screen):
         view = watch.look()
-        size = shutil.get_terminal_size()
+        size = shutil.get_terminal_size(fallback=(PIPED_COLUMNS, 24))
         text = "\n".join(render_top(view, _describe_terminal(screen, size.columns, None)))
         screen.show_data(text=text, document=view.to_json(), as_is=True)
         return ExitCode.DONE

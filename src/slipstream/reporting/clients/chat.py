@@ -3,7 +3,7 @@
 from slipstream.clients.arrival import AnswerPart, ChatAnswer
 from slipstream.reporting.report import clean_text, show
 
-_NEAR_TIE = "after a near-tie, or a fault: slipstream verify tells which"
+_NEAR_TIE = "after a near-tie, or a fault: slipstream verify {} tells which"
 _GREEN, _PLAIN = "\033[32m", "\033[0m"
 
 
@@ -14,8 +14,11 @@ def render_part(part: AnswerPart, *, colour: bool) -> str:
     return f"{_GREEN}{marked}{_PLAIN}{rest}" if marked else rest
 
 
-def render_figures(answer: ChatAnswer, *, colour: bool) -> str:
-    """Return an answer's figures, and under them what they leave open."""
+def render_figures(answer: ChatAnswer, *, server: str, colour: bool) -> str:
+    """Return an answer's figures, and under them what they leave open.
+
+    `server` is what `verify` takes for it.
+    """
     if answer.interrupted:
         return f"stopped after {answer.output_tokens} tokens"
     parts = [
@@ -28,7 +31,9 @@ def render_figures(answer: ChatAnswer, *, colour: bool) -> str:
     if answer.finish_reason == "length":
         lines.append("it was cut off at its length limit")
     if answer.same_text is not None:
-        why = "sampling: compare with --temperature 0" if answer.sampled else _NEAR_TIE
+        why = (
+            "sampling: compare with --temperature 0" if answer.sampled else _NEAR_TIE.format(server)
+        )
         different = f"different text than before ({why})"
         lines.append("the same text" if answer.same_text else different)
     if answer.plain and answer.accepted:

@@ -4,6 +4,7 @@ Pure: a view in, lines out. Names, events and reasons are others' text and are c
 """
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ from unicodedata import category, east_asian_width
 from slipstream.reporting.report import Row, Table, align, align_table, clean, show
 from slipstream.reporting.serving.run import show_age
 from slipstream.serving.live_view import LiveView
-from slipstream.steering.state import KINDS, KindCounts, LengthEstimate, SteeringState
+from slipstream.serving.run_status import RunStatus
+from slipstream.steering.state import KINDS, KindCounts, SteeringState
 from slipstream.units import UNKNOWN, show_bytes
 
 SHOWN_KEYS = 6
@@ -152,7 +154,7 @@ def _describe_length(view: LiveView) -> str:
     plain = ["a step without drafts is the fastest"] if state.plain_pays else []
     waits = [f"waiting to be measured: slipstream tune {view.status.target}"]
     unmeasured = waits if view.status.awaits_tuning and not state.steers else []
-    words = ["steered" if state.steers else "fixed", *unmeasured, *orders, *plain]
+    words = ["steered" if state.steers else "fixed", *unmeasured, *plain, *orders]
     return f"{state.draft_length}{longest}, {', '.join(words)}"
 
 
@@ -277,18 +279,24 @@ def _describe_lengths(view: LiveView) -> list[str]:
     return [
         "estimated by draft length, for this batch; * is in use",
         *align_table(table),
-        _say_whether_drafts_pay(state.lengths),
+        *_say_whether_drafts_pay(state, view.status),
     ]
 
 
-def _say_whether_drafts_pay(lengths: Sequence[LengthEstimate]) -> str:
-    speeds = {one.draft_length: one.tokens_per_second for one in lengths if one.tokens_per_second}
+def _say_whether_drafts_pay(state: SteeringState, status: RunStatus) -> list[str]:
+    speeds = {
+        one.draft_length: one.tokens_per_second for one in state.lengths if one.tokens_per_second
+    }
     plain, drafted = speeds.pop(0, None), max(speeds.values(), default=None)
-    if plain is None or drafted is None:
-        missing = "without" if plain is None else "with"
-        return f"drafts pay? no step {missing} drafts was measured: slipstream compare TARGET"
-    answer = "yes" if drafted > plain else "no"
-    return f"drafts pay? {answer}, {drafted / plain:.1f} x or so: slipstream compare TARGET"
+    compare = f"to measure it: slipstream compare {shlex.quote(status.target)}"
+    if plain is not None and drafted is not None:
+        answer = "yes" if drafted > plain else "no"
+        return [f"drafts pay? {answer}, {drafted / plain:.1f} x or so", compare]
+    missing, limit = ("without", "0; then --k any") if plain is None else ("with", "any")
+    known = f"drafts pay? no step {missing} drafts was measured"
+    if not state.steers:
+        return [known, compare]
+    return [f"{known}; ask a few requests with", f"slipstream swap {status.id} --k {limit}"]
 
 
 def _describe_keys(view: LiveView) -> list[str]:

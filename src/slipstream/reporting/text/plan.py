@@ -72,7 +72,10 @@ def render_sglang(plan: LaunchPlan) -> str:
 def render_memory(memory: MemoryBudget) -> list[str]:
     """Return the memory use and how many sequences fit."""
     rows = [(item.name, show_bytes(item.size_bytes), item.because) for item in memory.items]
-    rows.append(("cache", show_bytes(memory.kv_pool_bytes), "the rest of the usable memory"))
+    pool, rest = memory.kv_pool_bytes, memory.rest_bytes
+    is_rest = pool is None or rest is None or pool == rest
+    why = f"of {show_bytes(rest)} that are left, as --kv-cache-memory-bytes says"
+    rows.append(("cache", show_bytes(pool), "the rest of the usable memory" if is_rest else why))
     total = f"of {show_bytes(memory.device_bytes)}"
     rows.append(("usable", show_bytes(memory.usable_bytes), total))
     per_token = show_number(memory.kv_bytes_per_token, "bytes")

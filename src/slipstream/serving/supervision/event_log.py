@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from slipstream.engines.vllm_log import Phase
-from slipstream.errors import InvalidInputError
+from slipstream.errors import InvalidInputError, SlipstreamError
 from slipstream.serving.kept_logs import cut_own_log
 from slipstream.serving.run import Event, Run, RunFolder, State
 from slipstream.serving.supervision.causes.ladder import Death
@@ -48,6 +48,11 @@ class EventLog:
         self.run = self.run.move(state)
         self._is_saved = False
         self.note(message, figures=figures)
+
+    def give_up(self, fault: BaseException) -> None:
+        """Report why the run has failed, and what to do about it."""
+        hint = f"; {fault.hint}" if isinstance(fault, SlipstreamError) else ""
+        self.move("failed", f"giving up: {fault}{hint}")
 
     def note(
         self,

@@ -125,7 +125,7 @@ class Supervisor:
                     break
         except BaseException as fault:
             self._peers.give_up(str(fault))
-            self._event_log.move("failed", f"giving up: {fault}")
+            self._event_log.give_up(fault)
             raise
         finally:
             await self._peers.close()

@@ -307,11 +307,13 @@ def _diagnose_newest(site: Site) -> Diagnosis | None:
 def _check_newest(site: Site, diagnosis: Diagnosis | None) -> Check:
     if not site.runs:
         return fine("last run", "no runs yet")
-    _, run = site.runs[0]
+    folder, run = site.runs[0]
     state = find_shown_state(run, site.proc)
     if diagnosis is None:
         return fine("last run", f"{run.id} is {state}")
-    message, hint, details = f"{run.id}: {state}", f"slipstream logs {run.id}", diagnosis.last_lines
+    what = "" if folder.engine_log.exists() else "--events "
+    message, hint = f"{run.id}: {state}", f"slipstream logs {what}{run.id}"
+    details = diagnosis.last_lines
     if diagnosis.findings:
         first = diagnosis.findings[0]
         message, hint, details = f"{message}: {first.meaning}", first.remedy, (first.line,)

@@ -8,6 +8,7 @@ again only where one of these differs.
 import hashlib
 import json
 import os
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime
 from pathlib import Path, PurePosixPath
@@ -167,10 +168,10 @@ def choose_files(
     )
     shards = {file for file in wanted if file.endswith(".safetensors")}
     if not shards:
-        raise InvalidInputError(
-            f"{name} has no safetensors",
-            hint="choose a repository that has them: other formats can run code when loaded",
-        )
+        hint = "choose a repository that has them: other formats can run code when loaded"
+        if Path(name).is_dir():
+            hint = f"copy the model again, with its weights: ls {shlex.quote(name)}"
+        raise InvalidInputError(f"{name} has no safetensors", hint=hint)
     if INDEX not in wanted:
         return tuple(wanted)
     named = _read_shard_names(name, read_index())

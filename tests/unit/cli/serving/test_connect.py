@@ -165,8 +165,8 @@ def test_a_model_whose_template_has_no_tools_is_not_called_short_of_a_parser(
 @pytest.mark.parametrize(
     ("limit", "hint"),
     [
-        (131072, "slipstream serve {folder} -- --port 8000 --max-model-len 65536{rest}"),
-        (49152, "slipstream serve {folder} -- --port 8000 --max-model-len 49152{rest}"),
+        (131072, "stop live; slipstream serve {folder} -- --port 8000 --max-model-len 65536{rest}"),
+        (49152, "stop live; slipstream serve {folder} -- --port 8000 --max-model-len 49152{rest}"),
         (8192, "its model reads at most 8,192 tokens; for others: slipstream models"),
     ],
 )
@@ -187,7 +187,7 @@ def test_a_larger_context_is_one_that_the_model_has_and_keeps_what_was_asked_for
     )
     found = {one.what: one.hint for one in read_connection("claude", capsys=capsys).checks}
     rest = """ --max-num-seqs 2 --speculative-config '{"model": "org/drafter"}'"""
-    assert found["context"] == hint.format(folder=folder, rest=rest)
+    assert (found["context"] or "").endswith(hint.format(folder=folder, rest=rest))
 
 
 def test_a_closed_route_is_told(home: Path, capsys: Capture) -> None:

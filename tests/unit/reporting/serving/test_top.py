@@ -206,6 +206,10 @@ def test_copied_tokens_are_a_column_where_anything_was_copied() -> None:
         ({"steers": False, "draft_length": 7}, "7 of 7, fixed"),
         ({"most": 5, "least": 2}, "5 of 7, steered, at least 2 (limit set), at most 5 (limit set)"),
         (
+            {"draft_length": 0, "plain_pays": True, "most": 0},
+            "0 of 7, steered, a step without drafts is the fastest, at most 0 (limit set)",
+        ),
+        (
             {"draft_length": 0, "plain_pays": True},
             "0 of 7, steered, a step without drafts is the fastest",
         ),
@@ -213,8 +217,8 @@ def test_copied_tokens_are_a_column_where_anything_was_copied() -> None:
     ],
 )
 def test_the_draft_length_is_told_with_what_bounds_it(changes: dict[str, Any], shown: str) -> None:
-    view = make_view(steering=make_state(**changes))
-    (line,) = [line for line in render_top(view, Terminal()) if line.startswith("draft length")]
+    drawn = render_top(make_view(steering=make_state(**changes)), Terminal(width=120))
+    (line,) = [line for line in drawn if line.startswith("draft length")]
     assert line == f"draft length  {shown}"
 
 
@@ -223,14 +227,22 @@ def test_the_draft_length_is_told_with_what_bounds_it(changes: dict[str, Any], s
     [
         (
             {0: 100.0, 3: 150.0, 7: None},
-            "drafts pay? yes, 1.5 x or so: slipstream compare TARGET",
+            "drafts pay? yes, 1.5 x or so\nto measure it: slipstream compare Qwen/Qwen3-8B",
         ),
         (
             {0: 100.0, 3: 50.0},
-            "drafts pay? no, 0.5 x or so: slipstream compare TARGET",
+            "drafts pay? no, 0.5 x or so\nto measure it: slipstream compare Qwen/Qwen3-8B",
         ),
-        ({0: None, 3: 50.0}, "drafts pay? no step without drafts was measured: slipstream compare"),
-        ({0: 100.0, 3: None}, "drafts pay? no step with drafts was measured: slipstream compare"),
+        (
+            {0: None, 3: 50.0},
+            "drafts pay? no step without drafts was measured; ask a few requests with\n"
+            f"slipstream swap {STATUS.id} --k 0; then --k any",
+        ),
+        (
+            {0: 100.0, 3: None},
+            "drafts pay? no step with drafts was measured; ask a few requests with\n"
+            f"slipstream swap {STATUS.id} --k any",
+        ),
     ],
 )
 def test_whether_drafts_pay_is_said_under_the_lengths(

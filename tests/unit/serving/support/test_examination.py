@@ -388,7 +388,7 @@ def test_a_run_whose_engine_said_nothing_is_known_by_its_last_event(site: Site) 
     happen(folder, "failed", "given up: the disk is full")
     (check,) = find(replace(site, runs=((folder, run),)), "last run")
     assert check.details == ("given up: the disk is full",)
-    assert check.hint == "slipstream logs one"
+    assert check.hint == "slipstream logs --events one"
 
 
 def test_a_log_without_a_known_failure_gives_its_last_words(tmp_path: Path) -> None:
