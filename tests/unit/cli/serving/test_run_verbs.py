@@ -107,6 +107,30 @@ def test_logs_are_those_of_the_newest_run(root: Path, capsys: Capture) -> None:
     assert capsys.readouterr().out == "old\n"
 
 
+def test_logs_of_a_run_that_has_ended_name_the_live_one(
+    root: Path, supervisor: Process, capsys: Capture
+) -> None:
+    failed, _ = keep(root, "failed", began_at=AT + timedelta(hours=1), state="failed")
+    failed.engine_log.write_text("why\n")
+    assert run(["logs"], {}) == 0
+    told = "failed is the newest and has ended; live: live\n"
+    assert capsys.readouterr() == ("why\n", told)
+    assert run(["logs", "failed"], {}) == 0
+    assert capsys.readouterr() == ("why\n", "")
+
+
+def test_a_run_is_no_model_but_named_by_its_id_as_by_its_folder(
+    root: Path, capsys: Capture
+) -> None:
+    folder, kept = keep(root)
+    for name in ("one", str(folder.path)):
+        assert run(["plan", name], {}) == 1
+        shown = capsys.readouterr().err
+        assert shown.startswith(f"error: {name} is a run\n\nhint: in its place: {kept.plan.target}")
+        assert run(["verify", name], {}) == 1
+        assert capsys.readouterr().err.startswith("error: one is not serving\n")
+
+
 def test_following_a_run_that_is_over_ends(root: Path, capsys: Capture) -> None:
     folder, _ = keep(root)
     folder.engine_log.write_text("the end\n")
@@ -142,7 +166,7 @@ def test_events_are_lines_for_people_or_machines(root: Path, capsys: Capture) ->
 def test_requests_are_lines_for_people_or_machines(root: Path, capsys: Capture) -> None:
     folder, _ = keep(root)
     assert run(["logs", "--access"], {}) == 0
-    assert capsys.readouterr().out == ""
+    assert capsys.readouterr() == ("", "no requests in one\n")
     lines = [
         access("a1"),
         access("b2", chunks=30, first_seconds=0.211),

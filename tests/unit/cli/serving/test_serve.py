@@ -18,11 +18,20 @@ import pytest
 
 from slipstream.cli.main import run
 from slipstream.planning import LaunchPlan
+from slipstream.planning.settings import Choice
 from slipstream.serving.plugin_settings import with_drafter
-from slipstream.serving.run import Process, Run, RunFolder, find_runs_root, list_runs
+from slipstream.serving.run import (
+    Process,
+    Run,
+    RunFolder,
+    find_runs_root,
+    list_runs,
+    read_process,
+)
 from slipstream.serving.supervision.engine_process import choose_port
 from slipstream.serving.swaps import ServedDrafter, SwapTrial
 from tests.unit.cli.pairs import write_pair
+from tests.unit.serving.kept_runs import PLAN, keep
 from tests.unit.serving.supervision.fake_engine import write_program
 from tests.unit.serving.weights.pieces import make_shard
 
@@ -201,8 +210,14 @@ def test_a_port_in_use_is_told_before_anything_starts(pair: list[str], capsys: C
         taken.listen()
         port = str(taken.getsockname()[1])
         assert run(["serve", *pair, "--port", port], os.environ) == 1
-    assert f"port {port}: Address already in use" in capsys.readouterr().err
-    assert find_runs() == []
+        assert f"port {port}: Address already in use" in capsys.readouterr().err
+        assert find_runs() == []
+        settings = {"port": Choice(int(port), "user", "")}
+        me = read_process(os.getpid())
+        keep(find_runs_root(os.environ), "mine", plan=PLAN.change(**settings), supervisor=me)
+        assert run(["serve", *pair, "--port", port], os.environ) == 1
+        shown = capsys.readouterr().err
+    assert shown.endswith("hint: choose another with --port, or slipstream stop mine\n")
 
 
 def test_a_dry_run_prints_what_would_be_served_and_begins_nothing(
