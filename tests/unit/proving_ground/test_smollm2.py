@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from runpy import run_module
 from typing import Any
 
 import pytest
@@ -38,3 +39,14 @@ def test_a_checkpoint_that_is_there_is_not_made_again(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     assert make_smollm2(tmp_path) == folder
     assert list(folder.iterdir()) == []
+
+
+def test_a_broken_environment_is_told_with_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Path) -> Path:
+        raise ModuleNotFoundError("Could not import module 'LlamaConfig'")
+
+    monkeypatch.setattr("slipstream.proving_ground.smollm2.make_smollm2", fail)
+    with pytest.raises(SystemExit) as ended:
+        run_module("slipstream.proving_ground", run_name="__main__")
+    assert "LlamaConfig" in str(ended.value.code)
+    assert str(ended.value.code).endswith("hint: slipstream doctor")
