@@ -86,7 +86,7 @@ class MemoryBudget(Record):
         sizes = [item.size_bytes for item in self.items]
         if self.usable_bytes is None or None in sizes:
             return None
-        return self.usable_bytes - sum(filter(None, sizes))
+        return max(0, self.usable_bytes - sum(filter(None, sizes)))
 
     @property
     def least_fixed_bytes(self) -> int:

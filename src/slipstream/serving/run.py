@@ -288,9 +288,10 @@ def list_runs(root: Path) -> list[tuple[RunFolder, Run]]:
 
 
 def find_run(name: str, root: Path) -> RunFolder | None:
-    """Return the run whose folder or id this is, if any."""
-    places = (RunFolder(find_local(one)) for one in (name, f"{root}/{name}"))
-    return next((one for one in places if one.record.is_file()), None)
+    """Return the run whose folder or id this is, if any; what is a path here is no id."""
+    local = find_local(name)
+    found = RunFolder(local if local.exists() else find_local(f"{root}/{name}"))
+    return found if found.record.is_file() else None
 
 
 def find_live(root: Path, proc: Path = _PROC) -> list[tuple[RunFolder, Run]]:

@@ -61,7 +61,7 @@ slipstream verify Qwen/Qwen3-8B --cache --workload prose long-4k -- --kv-cache-d
 
 
 def add_arguments(add: OptionAdder) -> None:
-    add("TARGET", f"{TARGET_OR_PLAN_HELP}; or a run, for a short check of it")
+    add("TARGET", f"{TARGET_OR_PLAN_HELP}; or the id or folder of a run, for a short check of it")
     add(
         "--cache",
         "measure what the plan's quantized KV cache costs, compared with the model's own cache, "

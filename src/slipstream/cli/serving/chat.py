@@ -19,7 +19,7 @@ from slipstream.errors import ExitCode, InvalidInputError, SlipstreamError
 from slipstream.measuring.client.endpoint import KEY_VARIABLE, read_key
 from slipstream.reporting.clients.chat import render_figures, render_part
 from slipstream.reporting.report import clean
-from slipstream.serving.run import find_runs_root
+from slipstream.serving.run import find_run, find_runs_root
 from slipstream.steering.ledger import LedgerReader
 
 EXAMPLES = """\
@@ -83,7 +83,8 @@ def _name_target(runs: Path, name: str | None) -> str:
     """Return what `serve` takes for a run that is over, or for a model."""
     if name is None:
         return "TARGET"
-    return shlex.quote(str(runs / name) if (runs / name / "run.json").is_file() else name)
+    run = find_run(name, runs)
+    return shlex.quote(str(run.path) if run else name)
 
 
 def _read_temperature(text: str) -> float:

@@ -44,9 +44,9 @@ def run(options: argparse.Namespace, screen: Screen) -> ExitCode:
         raise UsageError("--json needs --events or --access", hint=hint)
     root = find_runs_root(os.environ)
     folder, run = choose_run(root, options.run)
-    live = [other.id for _, other in find_live(root)]
-    if options.run is None and live and run.id not in live:
-        screen.show_progress(f"{run.id} is the newest and has ended; live: {', '.join(live)}")
+    live = [other.id for _, other in find_live(root)] if options.run is None else []
+    if live and run.id not in live:
+        screen.show_progress(f"{run.id} is the newest, but not live; live: {', '.join(live)}")
     show = _show_events if options.events else _show_accesses if options.access else _show_log
     over = (lambda: is_over(folder.read())) if options.follow else (lambda: True)
     show(folder, screen, over)

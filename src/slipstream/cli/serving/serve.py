@@ -227,8 +227,7 @@ def _require_free(address: Address) -> None:
         address.require_free()
     except InvalidInputError as fault:
         for _, run in find_live(find_runs_root(os.environ)):
-            taken = Address.of(run.plan)
-            if (taken.port, taken.socket) == (address.port, address.socket):
+            if address.port and Address.of(run.plan).port == address.port:
                 fault.hint = f"choose another with --port, or slipstream stop {run.id}"
         raise
 

@@ -292,11 +292,11 @@ def _say_whether_drafts_pay(state: SteeringState, status: RunStatus) -> list[str
     if plain is not None and drafted is not None:
         answer = "yes" if drafted > plain else "no"
         return [f"drafts pay? {answer}, {drafted / plain:.1f} x or so", compare]
-    missing, limit = ("without", "0; then --k any") if plain is None else ("with", "any")
+    missing, limit = ("without", "0  # then --k any") if plain is None else ("with", "any")
     known = f"drafts pay? no step {missing} drafts was measured"
     if not state.steers:
         return [known, compare]
-    return [f"{known}; ask a few requests with", f"slipstream swap {status.id} --k {limit}"]
+    return [f"{known}; for a few requests set", f"slipstream swap {status.id} --k {limit}"]
 
 
 def _describe_keys(view: LiveView) -> list[str]:

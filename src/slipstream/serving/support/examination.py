@@ -6,6 +6,7 @@ Nothing heavy is imported and no program is run: it answers within a second.
 
 import shlex
 from collections.abc import Iterable, Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import Literal
 
@@ -288,8 +289,10 @@ def _check_live(site: Site) -> Iterator[Check]:
             continue
         hint = f"slipstream logs --events {run.id}"
         if run.state == "warming" and run.healthy_log is not None:
-            last = tuple(event.message for event in folder.read_events()[-1:])
-            yield warn("ready", f"{run.id} is not ready any more", hint, last)
+            newest = reversed(folder.read_events())
+            since = list(takewhile(lambda event: event.state == "warming", newest))
+            why = tuple(event.message for event in since[-1:])
+            yield warn("ready", f"{run.id} is not ready any more", hint, why)
         if run.drifts:
             details = tuple(drift.describe() for drift in run.drifts)
             where = f"{hint}, and docs/steering.md"

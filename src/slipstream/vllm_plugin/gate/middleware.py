@@ -100,7 +100,7 @@ UNBOUNDED = (
     "slipstream gate: not started: connections cannot be limited in this server, "
     "which needs uvicorn with httptools"
 )
-UNREAD = "slipstream gate: not started: the types of this vLLM's requests could not be read"
+UNREAD = "slipstream gate: not started: what it checks requests with could not be read from vLLM"
 
 _log = logging.getLogger(__name__)
 
@@ -163,25 +163,13 @@ class Gate:
 
     async def _start(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Start the server, unless it could not be guarded."""
-        fault = None
-        if not bound_connections(scope, self.settings.limits):
-            fault = UNBOUNDED
-            _log.error(UNBOUNDED)
-        else:
-            try:
-                self._read_engine(scope["app"])
-            except Exception:  # noqa: BLE001 uvicorn would serve without what follows.
-                fault = UNREAD
-                _log.exception(UNREAD)
-        if fault is not None:
+        if (fault := self._prepare(scope)) is not None:
             await receive()
             await send({"type": "lifespan.startup.failed", "message": fault})
             return
         self._visits.start(scope)
         following = asyncio.create_task(self._view.follow())
         self.run.start(scope)
-        if self.settings.generates:
-            self._constraints.worker.prepare(getattr(scope["app"].state, "vllm_config", None))
         try:
             await self.app(scope, receive, send)
         finally:
@@ -189,6 +177,20 @@ class Gate:
             self.run.close()
             self._constraints.worker.close()
             self._visits.close()
+
+    def _prepare(self, scope: Scope) -> str | None:
+        """Prepare what guards the server, and return what could not be."""
+        if not bound_connections(scope, self.settings.limits):
+            _log.error(UNBOUNDED)
+            return UNBOUNDED
+        try:
+            self._read_engine(scope["app"])
+            if self.settings.generates:
+                self._constraints.worker.prepare(getattr(scope["app"].state, "vllm_config", None))
+        except Exception:  # noqa: BLE001 uvicorn would serve without what failed.
+            _log.exception(UNREAD)
+            return UNREAD
+        return None
 
     def _read_engine(self, app: Any) -> None:
         """Read what vLLM takes: the types of its bodies, and the characters of its context."""

@@ -148,7 +148,7 @@ def test_the_plan_tells_what_will_not_work(home: Path, capsys: Capture) -> None:
     found = {one.what: one for one in read_connection("claude", capsys=capsys).checks}
     assert found.keys() == {"model name", "context", "tool calls"}
     assert found["model name"].hint is not None
-    assert "-- --served-model-name name org/name --port 8000" in found["model name"].hint
+    assert found["model name"].hint.endswith("-- --served-model-name name org/name --port 8000")
     assert "--tool-call-parser" in (found["tool calls"].hint or "")
     assert read_connection("openai-python", capsys=capsys).checks == ()
 
@@ -165,8 +165,8 @@ def test_a_model_whose_template_has_no_tools_is_not_called_short_of_a_parser(
 @pytest.mark.parametrize(
     ("limit", "hint"),
     [
-        (131072, "stop live; slipstream serve {folder} -- --port 8000 --max-model-len 65536{rest}"),
-        (49152, "stop live; slipstream serve {folder} -- --port 8000 --max-model-len 49152{rest}"),
+        (131072, "{again} -- --port 8000 --max-model-len 65536{rest}"),
+        (49152, "{again} -- --port 8000 --max-model-len 49152{rest}"),
         (8192, "its model reads at most 8,192 tokens; for others: slipstream models"),
     ],
 )
@@ -187,7 +187,8 @@ def test_a_larger_context_is_one_that_the_model_has_and_keeps_what_was_asked_for
     )
     found = {one.what: one.hint for one in read_connection("claude", capsys=capsys).checks}
     rest = """ --max-num-seqs 2 --speculative-config '{"model": "org/drafter"}'"""
-    assert (found["context"] or "").endswith(hint.format(folder=folder, rest=rest))
+    again = f"slipstream stop live; slipstream serve {folder}"
+    assert found["context"] == hint.format(again=again, rest=rest)
 
 
 def test_a_closed_route_is_told(home: Path, capsys: Capture) -> None:

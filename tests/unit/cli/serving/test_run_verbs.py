@@ -113,7 +113,7 @@ def test_logs_of_a_run_that_has_ended_name_the_live_one(
     failed, _ = keep(root, "failed", began_at=AT + timedelta(hours=1), state="failed")
     failed.engine_log.write_text("why\n")
     assert run(["logs"], {}) == 0
-    told = "failed is the newest and has ended; live: live\n"
+    told = "failed is the newest, but not live; live: live\n"
     assert capsys.readouterr() == ("why\n", told)
     assert run(["logs", "failed"], {}) == 0
     assert capsys.readouterr() == ("why\n", "")

@@ -235,12 +235,12 @@ def test_the_draft_length_is_told_with_what_bounds_it(changes: dict[str, Any], s
         ),
         (
             {0: None, 3: 50.0},
-            "drafts pay? no step without drafts was measured; ask a few requests with\n"
-            f"slipstream swap {STATUS.id} --k 0; then --k any",
+            "drafts pay? no step without drafts was measured; for a few requests set\n"
+            f"slipstream swap {STATUS.id} --k 0  # then --k any",
         ),
         (
             {0: 100.0, 3: None},
-            "drafts pay? no step with drafts was measured; ask a few requests with\n"
+            "drafts pay? no step with drafts was measured; for a few requests set\n"
             f"slipstream swap {STATUS.id} --k any",
         ),
     ],

@@ -488,7 +488,9 @@ def test_a_run_that_is_not_ready_any_more_is_named_with_the_reason(
     starting = keep(site.runs_root, "starting", state="warming")
     place = LogPlace(offset=1, digest="")
     folder, run = keep(site.runs_root, "was-ready", state="warming", healthy_log=place)
+    happen(folder, "ready", "ready at last")
     happen(folder, "warming", "not ready: no token for 40 s")
+    happen(folder, "warming", "a note of later")
     (check,) = find(replace(site, runs=(starting, (folder, run))), "ready")
     assert (check.verdict, check.details) == ("warning", ("not ready: no token for 40 s",))
     assert check.hint == "slipstream logs --events was-ready"

@@ -27,12 +27,12 @@ class Shapes:
     def prepare(self, app: Any, paths: set[str]) -> None:
         """Read the types from vLLM's application, for the paths that are served."""
         for route in getattr(app, "routes", ()):
-            # A mounted application, as that of /metrics, has no body of its own.
-            body = getattr(route, "body_field", None)
-            if body is not None and (path := route.path) in paths:
+            # A mounted application, as that of /metrics, has no methods and no body of its own.
+            is_known = getattr(route, "path", "") in paths and hasattr(route, "methods")
+            if is_known and (body := route.body_field) is not None:
                 schema = TypeAdapter(body.field_info.annotation).core_schema
                 # A class that is complete would bring its own types, which list every error.
-                self._types[path] = SchemaValidator(_fail_fast(schema), _use_prebuilt=False)
+                self._types[route.path] = SchemaValidator(_fail_fast(schema), _use_prebuilt=False)
 
     def require(self, document: Document, path: str) -> None:
         """Refuse a body that vLLM would refuse; its validators may change the turns."""

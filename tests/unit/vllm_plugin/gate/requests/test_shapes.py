@@ -49,6 +49,7 @@ TYPED = SimpleNamespace(
         SimpleNamespace(path="/metrics"),
         SimpleNamespace(
             path=CHAT,
+            methods={"POST"},
             body_field=SimpleNamespace(field_info=SimpleNamespace(annotation=Body)),
         ),
     ],
