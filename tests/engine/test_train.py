@@ -27,6 +27,8 @@ def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a few dozen questions of one narrow kind."""
     path = tmp_path_factory.mktemp("prompts") / "sql.jsonl"
     rows = [row for row in list_rows() if row["group"].removeprefix("table:") in TABLES]
+    # Each digit is a token: an engine with room for common text would refuse it.
+    rows.append({"kind": "sql", "group": "digits", "prompt": f"Add: {'271828' * 120}"})
     path.write_text("\n".join(map(json.dumps, rows)) + "\n")
     return path
 

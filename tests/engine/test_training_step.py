@@ -251,7 +251,8 @@ def test_an_eagle3_head_learns_by_heart_and_is_saved_without_the_targets_weights
     head: Any, target: Path, tmp_path: Path
 ) -> None:
     batch, choice = make_text(mask_token=None)
-    trainer = Trainer(head, Schedule(steps=40, compiled=False, warm_up=0.1))
+    schedule = Schedule(steps=40, learning_rate=2e-3, compiled=False, warm_up=0.1)
+    trainer = Trainer(head, schedule)
     losses = [trainer.take_step(batch, choice) for _ in range(20)]
     assert losses[-1] < losses[0] / 20
 

@@ -79,7 +79,7 @@ def _add_schedule_options(add: OptionAdder) -> None:
     add("--steps N", "optimizer steps (default 8000)")
     add(
         "--learning-rate RATE",
-        "peak learning rate (default 1e-3, with --from 3e-4)",
+        "peak learning rate (default 2e-3, on a GPU 1e-3, with --from 3e-4)",
         positive_number,
     )
     add_seed(add)

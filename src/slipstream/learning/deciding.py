@@ -50,8 +50,8 @@ LEAST_STEPS, MOST_STEPS, EVALUATIONS = 50, 2000, 6
 PASSES = 3
 # Of the proving ground's pair, as the rate of reading.
 STEP_SECONDS = 0.5
-# Weights, gradients, a float32 copy and the optimizer's two; and what a step computes with.
-BYTES_PER_WEIGHT, STEP_BYTES = 18, 1 << 30
+# Weights, gradients, a float32 copy and the optimizer's momentum; and what a step computes with.
+BYTES_PER_WEIGHT, STEP_BYTES = 14, 1 << 30
 
 
 class KindBenefit(Record):

@@ -102,7 +102,7 @@ def _estimate_stages(
         (
             "training",
             f"{schedule.steps} steps of {blocks} blocks, {weights / 1e6:.1f} million weights",
-            weights * 12,
+            weights * 8,
             schedule.steps * step * weights / MEASURED_DRAFTER,
         ),
         (

@@ -11,7 +11,13 @@ from slipstream.serving.supervision.engine_process import run_engine
 from slipstream.training import gpu
 from slipstream.training.cpu import stages as cpu
 from slipstream.training.export import render_card
-from slipstream.training.prompts import read_conversations, read_prompts, write_conversations
+from slipstream.training.preparation import require_both_sides
+from slipstream.training.prompts import (
+    count_tokens,
+    read_conversations,
+    read_prompts,
+    write_conversations,
+)
 from slipstream.training.responses import Response, measure_served, read_responses, regenerate
 from slipstream.training.run import (
     Evaluation,
@@ -24,6 +30,7 @@ from slipstream.training.run import (
 from slipstream.training.workspace import Ticker, Workspace
 
 CONCURRENT_REQUESTS = 128
+LEAST_TOKENS = 2
 
 Stage = Callable[[TrainRun, Workspace], tuple[TrainRun, Figures]]
 
@@ -60,8 +67,13 @@ def _collect_prompts(run: TrainRun, space: Workspace) -> tuple[TrainRun, Figures
         held_out_share=run.settings.held_out_share,
         seed=run.settings.schedule.seed,
     )
-    write_conversations(space.folder.prompts, conversations)
-    return run, {**counts}
+    counted = count_tokens(space.target_folder, conversations, run.settings.thinking)
+    # An answer to draft in has two tokens; the engine refuses a longer prompt.
+    longest = (space.target.context or 1 << 30) - LEAST_TOKENS
+    fitting = [one for one in counted if (one.tokens or 0) <= longest]
+    require_both_sides(fitting)
+    write_conversations(space.folder.prompts, fitting)
+    return run, {**counts, "too_long": len(counted) - len(fitting)}
 
 
 def _regenerate_responses(run: TrainRun, space: Workspace) -> tuple[TrainRun, Figures]:

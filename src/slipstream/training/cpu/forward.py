@@ -109,13 +109,16 @@ def _attend(query: Any, keys: Any, values: Any, mask: Any, own_keys: Any, own_va
     import torch
 
     *shape, size = query.shape
-    context = keys.shape[2]
-    seen = query.reshape(*shape[:2], -1, size) @ keys.transpose(-1, -2)
-    seen = seen.reshape(*shape, context) + mask[:, None, None, :, None]
-    own = query @ own_keys.transpose(-1, -2)
-    weights = torch.softmax(torch.cat([seen, own], -1).float(), -1).to(query.dtype)
-    mixed = weights[..., :context].reshape(*shape[:2], -1, context) @ values
-    return mixed.reshape(*shape, size) + weights[..., context:] @ own_values
+    groups, context = shape[:2], keys.shape[2]
+    seen = query.reshape(*groups, -1, size) @ keys.transpose(-1, -2)
+    seen = seen.reshape(*shape, context).float() + mask[:, None, None, :, None]
+    own = (query @ own_keys.transpose(-1, -2)).float()
+    # One softmax over both, with no copy of either.
+    top = torch.maximum(seen.detach().amax(-1, True), own.detach().amax(-1, True))
+    seen, own = torch.exp(seen - top), torch.exp(own - top)
+    total = seen.sum(-1, True) + own.sum(-1, True)
+    mixed = seen.to(query.dtype).reshape(*groups, -1, context) @ values
+    return (mixed.reshape(*shape, size) + own.to(query.dtype) @ own_values) / total.to(query.dtype)
 
 
 def _run_steps(

@@ -92,7 +92,7 @@ def start_from_target(model: Any, target: Path, states: Any) -> bool:
     if config.hidden_act != "silu" or not pairs or not all(_is_alike(*pair) for pair in pairs):
         return False
     read = _find_gain(whole.layers[model.config.aux_hidden_state_layer_ids[-1]].input_layernorm)
-    deepest = torch.from_numpy(states).view(torch.bfloat16).float()[1:, -len(read) :]
+    deepest = torch.from_numpy(states.copy()).view(torch.bfloat16).float()[1:, -len(read) :]
     evened = deepest / deepest.pow(2).mean(-1, keepdim=True).sqrt()
     with torch.no_grad():
         model.hidden_norm.weight.copy_(read)

@@ -35,13 +35,13 @@ CHECKPOINT_EVERY_SECONDS = 120
 
 @dataclass(slots=True)
 class Trainer:
-    """A model, its float32 copy and the optimizer over that copy."""
+    """A model, its float32 copy and the optimizers over that copy."""
 
     model: Any
     schedule: Schedule
     step: int = 0
     copies: Any = None
-    optimizer: Any = None
+    optimizers: Any = None
     compiled: Any = None
 
     def __post_init__(self) -> None:
@@ -50,9 +50,14 @@ class Trainer:
         self.copies = [
             parameter.detach().float().clone().requires_grad_() for parameter in self._trained()
         ]
-        # Decay would pull the weights of norms to zero, and a few passes need none.
-        rate = self.schedule.learning_rate
-        self.optimizer = torch.optim.Adam(self.copies, lr=rate, betas=(0.9, 0.95), fused=True)
+        # One learning rate serves both: Muon's steps are scaled to the size of Adam's.
+        rate, matched = self.schedule.learning_rate, "match_rms_adamw"
+        matrices = [copy for copy in self.copies if copy.ndim == 2]
+        norms = [copy for copy in self.copies if copy.ndim != 2]
+        self.optimizers = (
+            torch.optim.Muon(matrices, lr=rate, weight_decay=0.0, adjust_lr_fn=matched),
+            torch.optim.Adam(norms, lr=rate, betas=(0.9, 0.95), fused=True),
+        )
         compute = self._loss
         compiled = self.schedule.compiled and shutil.which("c++") is not None
         self.compiled = torch.compile(compute, dynamic=False) if compiled else compute
@@ -60,9 +65,6 @@ class Trainer:
     def take_step(self, batch: Batch, choice: SampledVocabulary) -> float:
         import torch
 
-        rate = self.schedule.rate_at(self.step)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
         tokens, *labels = choice.pick(
             batch.targets[..., 1:].reshape(-1),
             batch.choices.reshape(-1, CHOICES),
@@ -79,7 +81,10 @@ class Trainer:
                 copy.grad = parameter.grad.float()
                 parameter.grad = None
             torch.nn.utils.clip_grad_norm_(self.copies, 1.0)
-            self.optimizer.step()
+            for optimizer in self.optimizers:
+                for group in optimizer.param_groups:
+                    group["lr"] = self.schedule.rate_at(self.step)
+                optimizer.step()
             for copy, parameter in zip(self.copies, self._trained(), strict=True):
                 parameter.copy_(copy)
         self.step += 1
@@ -92,7 +97,7 @@ class Trainer:
         state = {
             "step": self.step,
             "copies": self.copies,
-            "optimizer": self.optimizer.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "feature_scale": self.model.feature_scale,
         }
         torch.save(state, partial)
@@ -104,7 +109,8 @@ class Trainer:
         state = torch.load(path, weights_only=True)
         self.step = state["step"]
         self.model.feature_scale = state["feature_scale"]
-        self.optimizer.load_state_dict(state["optimizer"])
+        for optimizer, kept in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(kept)
         with torch.no_grad():
             for mine, saved, parameter in zip(
                 self.copies, state["copies"], self._trained(), strict=True
